@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * The capture object: GPU driver calls with stack and span, names of GPU functions, life of the captured processes.
+ * Programs are small and live in headers by subject, because they share maps and the loader attaches one object.
+ */
+#include "ogf_calls.bpf.h"
+#include "ogf_names.bpf.h"
+#include "ogf_process.bpf.h"
+
+/* A type that nothing refers to is left out of BTF, and wire.py is generated from there. */
+const enum ogf_kind _keep_kind __attribute__((unused)) = OGF_KIND_NONE;
+const enum ogf_outcome _keep_outcome __attribute__((unused)) = OGF_OUTCOME_SEEN;
+const enum ogf_call_flag _keep_call_flag __attribute__((unused)) = OGF_CALL_RETURNED;
+const enum ogf_python_state _keep_python_state __attribute__((unused)) = OGF_PYTHON_NONE;
+const enum ogf_native_state _keep_native_state __attribute__((unused)) = OGF_NATIVE_END;
+const enum ogf_process_change _keep_process_change __attribute__((unused)) = OGF_PROCESS_FORK;
+const enum ogf_cookie_shift _keep_cookie_shift __attribute__((unused)) = OGF_COOKIE_API;
+const enum ogf_shape _keep_shape __attribute__((unused)) = OGF_SHAPE_PLAIN;
+const enum ogf_name_shape _keep_name_shape __attribute__((unused)) = OGF_NAME_OUT_POINTER;
+const struct ogf_call_event *_keep_call_event __attribute__((unused));
+const struct ogf_stack_event *_keep_stack_event __attribute__((unused));
+const struct ogf_python_frame *_keep_python_frame __attribute__((unused));
+const struct ogf_name_event *_keep_name_event __attribute__((unused));
+const struct ogf_process_event *_keep_process_event __attribute__((unused));
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

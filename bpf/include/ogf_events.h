@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * What BPF tells user space, and what user space tells BPF.
+ *
+ * The one place where these layouts are written: otel_gpuflame/events/wire.py is generated from the BTF of the
+ * compiled object (`make gen`). Fixed-width types only, explicit padding, sizes asserted.
+ * All times are CLOCK_MONOTONIC nanoseconds; all pids are those of the initial pid namespace.
+ */
+#ifndef OGF_EVENTS_H
+#define OGF_EVENTS_H
+
+enum {
+	OGF_MAX_PYTHON_FRAMES = 128,
+	OGF_MAX_NATIVE_FRAMES = 32,
+	OGF_MAX_NAME_BYTES = 4096,
+	OGF_MAX_COUNTED_KINDS = 16,
+	OGF_MAX_OUTCOMES = 8,
+};
+
+/* Numbers are part of the capture format: never reused, new ones at the end. */
+enum ogf_kind {
+	OGF_KIND_NONE = 0,
+	OGF_KIND_LAUNCH = 1,	   /* one kernel */
+	OGF_KIND_GRAPH_LAUNCH = 2, /* one instantiated graph, any number of kernels */
+	OGF_KIND_COPY = 3,
+	OGF_KIND_SET = 4,
+	OGF_KIND_WAIT = 5,	   /* synchronise: context, stream, event, queue */
+	OGF_KIND_EVENT_RECORD = 6,
+	OGF_KIND_STREAM_WAIT = 7,  /* a stream is told to wait: the CPU does not */
+	OGF_KIND_FREE = 8,	   /* synchronises implicitly */
+	/* Kinds below only name rows of the counter table. */
+	OGF_KIND_STACK = 12,
+	OGF_KIND_NAME = 13,
+	OGF_KIND_PROCESS = 14,
+};
+
+/* Columns of the counter table. Σ SEEN = Σ (all others) + calls still inside the driver. */
+enum ogf_outcome {
+	OGF_OUTCOME_SEEN = 0,
+	OGF_OUTCOME_SENT = 1,
+	OGF_OUTCOME_RING_FULL = 2,
+	OGF_OUTCOME_NESTED = 3,	      /* inside another call whose duration already covers it */
+	OGF_OUTCOME_NO_RETURN = 4,    /* the call was left without its return probe firing */
+	OGF_OUTCOME_TABLE_FULL = 5,   /* no room to remember the entry */
+	OGF_OUTCOME_PROCESS_GONE = 6, /* the thread ended inside the call */
+	OGF_OUTCOME_UNREADABLE = 7,   /* a name or handle could not be read from the process */
+};
+
+enum ogf_call_flag {
+	OGF_CALL_RETURNED = 1,	    /* end_ns is the time of the return probe */
+	OGF_CALL_BLOCKING_ARG = 2,  /* the program asked for a blocking call (OpenCL) */
+	OGF_CALL_SPAN_SAMPLED = 4,  /* W3C trace flag of the span */
+	OGF_CALL_HAS_SPAN = 8,
+	OGF_CALL_HAS_LOCAL_ROOT = 16,
+	OGF_CALL_ARGS_UNREADABLE = 32, /* an argument behind a pointer could not be read: fields are 0 */
+};
+
+struct ogf_call_event {
+	__u64 start_ns;
+	__u64 end_ns; /* 0 where the call has no return probe */
+	__u64 process_start_ns;
+	__u32 tgid;
+	__u32 tid;
+	__u64 thread_pointer; /* fs base = pthread_self() on glibc and musl */
+	__u64 stack_hash[2];
+	__u8 trace_id[16];
+	__u8 span_id[8];
+	__u8 local_root_span_id[8];
+	__u64 object; /* CUfunction, CUgraphExec, CUevent, cl_kernel, device pointer of a free */
+	__u64 stream; /* CUstream or cl_command_queue */
+	__u64 bytes;
+	__u32 grid[3];
+	__u32 block[3];
+	__u32 voluntary_switches; /* times the thread gave up the CPU inside the call */
+	__u16 api;		  /* otel_gpuflame/events/apis.py */
+	__u8 kind;		  /* enum ogf_kind */
+	__u8 flags;		  /* enum ogf_call_flag */
+};
+_Static_assert(sizeof(struct ogf_call_event) == 144, "ogf_call_event");
+
+enum ogf_python_state {
+	OGF_PYTHON_NONE = 0,	    /* the process is not a known interpreter */
+	OGF_PYTHON_OK = 1,
+	OGF_PYTHON_NO_THREAD = 2,   /* this thread has no Python thread state */
+	OGF_PYTHON_UNREADABLE = 3,  /* a frame could not be read: the frames before it are kept */
+	OGF_PYTHON_TRUNCATED = 4,   /* deeper than OGF_MAX_PYTHON_FRAMES */
+	OGF_PYTHON_UNSUPPORTED = 5, /* user space has refused this interpreter by version */
+};
+
+enum ogf_native_state {
+	OGF_NATIVE_END = 0,	  /* the frame pointer chain ended with 0 */
+	OGF_NATIVE_CUT = 1,	  /* the next frame was not plausible */
+	OGF_NATIVE_TRUNCATED = 2, /* deeper than OGF_MAX_NATIVE_FRAMES */
+};
+
+struct ogf_python_frame {
+	__u64 code;	   /* address of the PyCodeObject */
+	__u64 instruction; /* 3.11+: address of the instruction; 3.10: index of the code unit */
+};
+
+/* Sent once for each stack_hash, before the first event that carries it. Followed on the ring by
+ * python_count * ogf_python_frame, then native_count * __u64 return addresses; leaf first both. */
+struct ogf_stack_event {
+	__u64 stack_hash[2];
+	__u64 process_start_ns;
+	__u32 tgid;
+	__u32 tid;
+	__u16 python_count;
+	__u16 native_count;
+	__u8 python_state; /* enum ogf_python_state */
+	__u8 native_state; /* enum ogf_native_state */
+	__u8 _pad[2];
+};
+_Static_assert(sizeof(struct ogf_stack_event) == 40, "ogf_stack_event");
+
+/* A handle got a name, or (name_bytes == 0) means the same kernel as alias_of.
+ * Followed on the ring by name_bytes characters. */
+struct ogf_name_event {
+	__u64 time_ns;
+	__u64 process_start_ns;
+	__u64 handle;
+	__u64 alias_of;
+	__u32 tgid;
+	__u16 name_bytes;
+	__u8 truncated;
+	__u8 _pad;
+};
+_Static_assert(sizeof(struct ogf_name_event) == 40, "ogf_name_event");
+
+enum ogf_process_change {
+	OGF_PROCESS_FORK = 1,
+	OGF_PROCESS_EXEC = 2,
+	OGF_PROCESS_EXIT = 3,
+	OGF_PROCESS_MAP = 4, /* an executable file mapping appeared */
+};
+
+struct ogf_process_event {
+	__u64 time_ns;
+	__u64 process_start_ns;
+	__u64 parent_start_ns; /* FORK */
+	__u32 tgid;
+	__u32 parent_tgid; /* FORK */
+	char comm[16];
+	__u32 change; /* enum ogf_process_change */
+	__u32 _pad;
+};
+_Static_assert(sizeof(struct ogf_process_event) == 56, "ogf_process_event");
+
+/* Where a CPython of one version keeps what the frame walk reads. */
+struct ogf_python_layout {
+	__u64 interpreters_head; /* ADDRESS of _PyRuntime.interpreters.head in the target; 0: no interpreter */
+	__u32 interpreter_threads_head;
+	__u16 thread_next;
+	__u16 thread_id;
+	__u16 thread_frame;
+	__u16 cframe_frame; /* used when has_cframe */
+	__u16 frame_code;
+	__u16 frame_previous;
+	__u16 frame_instruction;
+	__u16 frame_owner; /* used when skip_owner != 255 */
+	__u8 has_cframe;   /* 3.11, 3.12: thread_frame leads to a _PyCFrame first */
+	__u8 instruction_is_index; /* 3.10: f_lasti, an int */
+	__u8 skip_owner;   /* frames with this owner are interpreter trampolines; 255: none */
+	__u8 unsupported;  /* 1: a known interpreter that we refuse to walk */
+	__u8 _pad[8];
+};
+_Static_assert(sizeof(struct ogf_python_layout) == 40, "ogf_python_layout");
+
+/* Value of the `targets` map, keyed by tgid: a process that is captured. */
+struct ogf_target {
+	struct ogf_python_layout python;
+	__s64 span_tls_offset; /* thread pointer + this = address of otel_thread_ctx_v1; 0: no publisher */
+	__u8 local_root_key;   /* index of local_root_span_id in the publisher's attribute key map */
+	__u8 _pad[7];
+};
+_Static_assert(sizeof(struct ogf_target) == 56, "ogf_target");
+
+/*
+ * The cookie of a probe says where the arguments are, so that one program serves every API:
+ * bits 0-15 api, 16-23 enum ogf_kind, 24-27 stream argument, 28-31 object argument, 32-35 bytes argument
+ * (all counted from 1; 0: none; above 6 they are on the stack), 36-39 enum ogf_shape, 40-43 log2 of the unit of bytes,
+ * 44-47 argument that says "blocking" (OpenCL).
+ */
+enum ogf_cookie_shift {
+	OGF_COOKIE_API = 0,
+	OGF_COOKIE_KIND = 16,
+	OGF_COOKIE_STREAM = 24,
+	OGF_COOKIE_OBJECT = 28,
+	OGF_COOKIE_BYTES = 32,
+	OGF_COOKIE_SHAPE = 36,
+	OGF_COOKIE_UNIT = 40,
+	OGF_COOKIE_BLOCKING = 44,
+};
+
+enum ogf_shape {
+	OGF_SHAPE_PLAIN = 0,
+	OGF_SHAPE_LAUNCH_ARGS = 1,   /* grid and block are arguments 2 to 7 (cuLaunchKernel) */
+	OGF_SHAPE_LAUNCH_CONFIG = 2, /* argument 1 points to a CUlaunchConfig */
+	OGF_SHAPE_NDRANGE = 3,	     /* clEnqueueNDRangeKernel: dimensions 3, global 5, local 6 */
+	OGF_SHAPE_COPY_2D = 4,	     /* argument 1 points to a CUDA_MEMCPY2D */
+	OGF_SHAPE_COPY_3D = 5,	     /* argument 1 points to a CUDA_MEMCPY3D */
+	OGF_SHAPE_SET_2D = 6,	     /* width is argument 4, height argument 5 */
+};
+
+/* How a name probe finds the handle and the name. Cookie: bits 0-7 this, 8-11 handle or out-pointer argument,
+ * 12-15 name argument or the handle that it is an alias of. */
+enum ogf_name_shape {
+	OGF_NAME_OUT_POINTER = 1, /* *arg = handle, on return */
+	OGF_NAME_RETURNED = 2,	  /* the return value is the handle */
+	OGF_NAME_ALIAS = 3,	  /* *arg = handle, another argument is the handle that has the name */
+};
+
+#endif

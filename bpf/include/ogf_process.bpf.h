@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* Life of the captured processes: children are followed from their first instruction. */
+#ifndef OGF_PROCESS_BPF_H
+#define OGF_PROCESS_BPF_H
+
+#include "ogf_calls.bpf.h"
+#include "ogf_core.h"
+#include "ogf_maps.bpf.h"
+#include "ogf_names.bpf.h"
+
+enum { OGF_PROT_EXEC = 4 };
+
+/* Stable layout of the syscalls:sys_enter_* tracepoints. */
+struct ogf_syscall_enter {
+	__u64 _common;
+	__s64 number;
+	__u64 arguments[6];
+};
+
+/* Threads inside an mmap() that will make code executable. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__type(key, __u64);
+	__type(value, __u8);
+	__uint(max_entries, 16384);
+} mapping_code SEC(".maps");
+
+static __always_inline void ogf_send_process(struct task_struct *task, struct task_struct *parent,
+					     enum ogf_process_change change)
+{
+	struct ogf_process_event event = {};
+
+	event.time_ns = bpf_ktime_get_ns();
+	event.process_start_ns = task->group_leader->start_time;
+	event.tgid = task->tgid;
+	event.change = change;
+	bpf_probe_read_kernel(event.comm, sizeof(event.comm), task->comm);
+	if (parent) {
+		event.parent_tgid = parent->tgid;
+		event.parent_start_ns = parent->group_leader->start_time;
+	}
+	ogf_count(OGF_KIND_PROCESS, OGF_OUTCOME_SEEN);
+	if (bpf_ringbuf_output(&processes, &event, sizeof(event), 0))
+		ogf_count(OGF_KIND_PROCESS, OGF_OUTCOME_RING_FULL);
+	else
+		ogf_count(OGF_KIND_PROCESS, OGF_OUTCOME_SENT);
+}
+
+SEC("tp_btf/sched_process_fork")
+int on_fork(__u64 *arguments)
+{
+	struct task_struct *parent = (struct task_struct *)arguments[0];
+	struct task_struct *child = (struct task_struct *)arguments[1];
+	__u32 parent_tgid = parent->tgid, child_tgid = child->tgid;
+	struct ogf_target *target;
+
+	if (child->pid != child->tgid)
+		return 0;
+	target = bpf_map_lookup_elem(&targets, &parent_tgid);
+	if (!target)
+		return 0;
+	bpf_map_update_elem(&targets, &child_tgid, target, BPF_ANY);
+	ogf_send_process(child, parent, OGF_PROCESS_FORK);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exec")
+int on_exec(__u64 *arguments)
+{
+	struct task_struct *task = (struct task_struct *)arguments[0];
+	__u32 tgid = task->tgid;
+	struct ogf_target fresh = {};
+
+	if (!bpf_map_lookup_elem(&targets, &tgid))
+		return 0;
+	bpf_map_update_elem(&targets, &tgid, &fresh, BPF_EXIST);
+	ogf_send_process(task, NULL, OGF_PROCESS_EXEC);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int on_exit(__u64 *arguments)
+{
+	struct task_struct *task = (struct task_struct *)arguments[0];
+	__u32 tgid = task->tgid, tid = task->pid;
+	__u64 thread = (__u64)tgid << 32 | tid;
+	struct ogf_call_in_flight *call;
+
+	if (!bpf_map_lookup_elem(&targets, &tgid))
+		return 0;
+	call = bpf_map_lookup_elem(&calls_in_flight, &thread);
+	if (call) {
+		ogf_count(call->event.kind, OGF_OUTCOME_PROCESS_GONE);
+		bpf_map_delete_elem(&calls_in_flight, &thread);
+	}
+	if (bpf_map_lookup_elem(&names_in_flight, &thread)) {
+		ogf_count(OGF_KIND_NAME, OGF_OUTCOME_PROCESS_GONE);
+		bpf_map_delete_elem(&names_in_flight, &thread);
+	}
+	bpf_map_delete_elem(&python_threads, &tid);
+	/* The kernel has already counted this thread out: at 0 it was the last one. */
+	if (task->signal->live.counter)
+		return 0;
+	ogf_send_process(task, NULL, OGF_PROCESS_EXIT);
+	bpf_map_delete_elem(&targets, &tgid);
+	return 0;
+}
+
+SEC("tp/syscalls/sys_enter_mmap")
+int on_mmap_enter(struct ogf_syscall_enter *context)
+{
+	__u64 thread = bpf_get_current_pid_tgid();
+	__u8 yes = 1;
+
+	if (!(context->arguments[2] & OGF_PROT_EXEC) || (__s32)context->arguments[4] < 0 || !ogf_current_target())
+		return 0;
+	bpf_map_update_elem(&mapping_code, &thread, &yes, BPF_ANY);
+	return 0;
+}
+
+SEC("tp/syscalls/sys_exit_mmap")
+int on_mmap_exit(void *context)
+{
+	__u64 thread = bpf_get_current_pid_tgid();
+
+	if (bpf_map_delete_elem(&mapping_code, &thread))
+		return 0;
+	ogf_send_process((struct task_struct *)bpf_get_current_task_btf(), NULL, OGF_PROCESS_MAP);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,1 @@
+"""Live capture: loading the BPF object, attaching probes, draining rings."""

@@ -1,0 +1,213 @@
+"""libbpf by ctypes: only what loading an object and attaching its programs needs. Needs libbpf 1.0 or newer."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Callable, Iterator
+from ctypes import c_bool, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+from typing import Any, Final
+
+from otel_gpuflame.errors import SourceUnavailable
+
+LIBRARY_VARIABLE: Final = "OTEL_GPUFLAME_LIBBPF"
+_DEFAULT_LIBRARY: Final = "libbpf.so.1"
+
+# Name, result, arguments. Functions returning pointers give NULL and errno on failure since libbpf 1.0.
+_FUNCTIONS: Final[tuple[tuple[str, Any, tuple[Any, ...]], ...]] = (
+    ("libbpf_version_string", c_char_p, ()),
+    ("libbpf_set_print", c_void_p, (c_void_p,)),
+    ("bpf_object__open_mem", c_void_p, (c_char_p, c_size_t, c_void_p)),
+    ("bpf_object__load", c_int, (c_void_p,)),
+    ("bpf_object__close", None, (c_void_p,)),
+    ("bpf_object__next_program", c_void_p, (c_void_p, c_void_p)),
+    ("bpf_object__find_map_by_name", c_void_p, (c_void_p, c_char_p)),
+    ("bpf_program__name", c_char_p, (c_void_p,)),
+    ("bpf_program__fd", c_int, (c_void_p,)),
+    ("bpf_program__set_autoload", c_int, (c_void_p, c_bool)),
+    ("bpf_program__set_expected_attach_type", c_int, (c_void_p, c_int)),
+    ("bpf_program__attach", c_void_p, (c_void_p,)),
+    (
+        "bpf_program__attach_uprobe_opts",
+        c_void_p,
+        (c_void_p, c_int, c_char_p, c_size_t, c_void_p),
+    ),
+    ("bpf_link__destroy", c_int, (c_void_p,)),
+    ("bpf_map__fd", c_int, (c_void_p,)),
+    ("bpf_map__set_max_entries", c_int, (c_void_p, c_uint32)),
+    ("bpf_map_lookup_elem", c_int, (c_int, c_void_p, c_void_p)),
+    ("bpf_map_update_elem", c_int, (c_int, c_void_p, c_void_p, c_uint64)),
+    ("bpf_map_delete_elem", c_int, (c_int, c_void_p)),
+    ("bpf_map_get_next_key", c_int, (c_int, c_void_p, c_void_p)),
+    ("libbpf_num_possible_cpus", c_int, ()),
+)
+
+_PRINT_CALLBACK = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
+# A va_list cannot be formatted from Python, so libbpf's own messages are dropped and errno is reported instead.
+_SILENT = _PRINT_CALLBACK(lambda _level, _format, _arguments: 0)
+
+
+class UprobeOptions(ctypes.Structure):
+    """struct bpf_uprobe_opts."""
+
+    _fields_ = (
+        ("size", c_size_t),
+        ("reference_counter_offset", c_size_t),
+        ("cookie", c_uint64),
+        ("is_return", c_bool),
+        ("function_name", c_char_p),
+    )
+
+
+class LibbpfError(OSError):
+    """A libbpf call failed; `errno` is the kernel's answer and `filename` what was attempted."""
+
+    def __init__(self, code: int, attempt: str) -> None:
+        super().__init__(abs(code), os.strerror(abs(code)), attempt)
+
+
+def load_library(path: str | None = None) -> ctypes.CDLL:
+    """Libbpf with typed functions. Raises SourceUnavailable naming the package to install."""
+    name = path or os.environ.get(LIBRARY_VARIABLE) or _DEFAULT_LIBRARY
+    try:
+        library = ctypes.CDLL(name, use_errno=True)
+        for function, result, arguments in _FUNCTIONS:
+            symbol = getattr(library, function)
+            symbol.restype, symbol.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        raise SourceUnavailable(
+            f"cannot use libbpf ({name}): {error}. Install libbpf 1.0 or newer "
+            f"(Debian, Ubuntu: apt-get install libbpf1) or set {LIBRARY_VARIABLE} to its path."
+        ) from error
+    library.libbpf_set_print(ctypes.cast(_SILENT, c_void_p))
+    return library
+
+
+class BpfObject:
+    """An opened BPF object: configure, then `load`, then attach. Links and maps live as long as it does."""
+
+    def __init__(self, library: ctypes.CDLL, image: bytes) -> None:
+        self._library = library
+        self._object = library.bpf_object__open_mem(image, len(image), None)
+        if not self._object:
+            raise LibbpfError(ctypes.get_errno(), "open BPF object")
+        self._links: list[int] = []
+
+    def programs(self) -> Iterator[tuple[str, int]]:
+        """(name, handle) of each program."""
+        program = self._library.bpf_object__next_program(self._object, None)
+        while program:
+            yield self._library.bpf_program__name(program).decode(), program
+            program = self._library.bpf_object__next_program(self._object, program)
+
+    def program(self, name: str) -> int:
+        """Handle of the program called `name`; KeyError if the object has none."""
+        return dict(self.programs())[name]
+
+    def program_fd(self, name: str) -> int:
+        """File descriptor of a loaded program."""
+        return int(self._library.bpf_program__fd(self.program(name)))
+
+    def set_autoload(self, name: str, *, load: bool) -> None:
+        """Whether `load` gives this program to the kernel."""
+        self._check(
+            self._library.bpf_program__set_autoload(self.program(name), load), f"configure {name}"
+        )
+
+    def set_attach_type(self, name: str, attach_type: int) -> None:
+        """Expected attach type, before loading."""
+        self._check(
+            self._library.bpf_program__set_expected_attach_type(self.program(name), attach_type),
+            f"configure {name}",
+        )
+
+    def set_map_size(self, name: str, entries: int) -> None:
+        """max_entries of a map (bytes for a ring buffer), before loading."""
+        self._check(
+            self._library.bpf_map__set_max_entries(self._map(name), entries), f"size map {name}"
+        )
+
+    def load(self) -> None:
+        """Give the object to the kernel; LibbpfError carries its errno."""
+        self._check(self._library.bpf_object__load(self._object), "load BPF object")
+
+    def attach(self, name: str) -> None:
+        """Attach a program where its section says (tracepoints)."""
+        link = self._library.bpf_program__attach(self.program(name))
+        if not link:
+            raise LibbpfError(ctypes.get_errno(), f"attach {name}")
+        self._links.append(link)
+
+    def attach_uprobe(
+        self, name: str, path: Path, offset: int, *, cookie: int, is_return: bool
+    ) -> None:
+        """One uprobe at a file offset, for every process (kernels without uprobe_multi)."""
+        options = UprobeOptions(ctypes.sizeof(UprobeOptions), 0, cookie, is_return, None)
+        link = self._library.bpf_program__attach_uprobe_opts(
+            self.program(name), -1, os.fsencode(path), offset, ctypes.byref(options)
+        )
+        if not link:
+            raise LibbpfError(ctypes.get_errno(), f"attach {name} to {path}+{offset:#x}")
+        self._links.append(link)
+
+    def map_fd(self, name: str) -> int:
+        """File descriptor of a map."""
+        return int(self._library.bpf_map__fd(self._map(name)))
+
+    def detach(self) -> None:
+        """Destroy every link of this object."""
+        while self._links:
+            self._library.bpf_link__destroy(self._links.pop())
+
+    def close(self) -> None:
+        """Detach and free; maps and programs go when nothing else holds them. Safe to call twice."""
+        if self._object:
+            self.detach()
+            self._library.bpf_object__close(self._object)
+            self._object = None
+
+    def _map(self, name: str) -> int:
+        found = self._library.bpf_object__find_map_by_name(self._object, name.encode())
+        if not found:
+            raise KeyError(f"BPF object has no map {name!r}")
+        return int(found)
+
+    @staticmethod
+    def _check(result: int, attempt: str) -> None:
+        if result:
+            raise LibbpfError(result, attempt)
+
+
+class BpfMap:
+    """A hash or array map with fixed-size keys and values, as bytes."""
+
+    def __init__(self, library: ctypes.CDLL, fd: int, *, value_size: int) -> None:
+        self._library = library
+        self._fd = fd
+        self._value_size = value_size
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, or None if the key is absent."""
+        value = ctypes.create_string_buffer(self._value_size)
+        if self._call(self._library.bpf_map_lookup_elem, key, value):
+            return None
+        return value.raw
+
+    def set(self, key: bytes, value: bytes) -> bool:
+        """Store; False if the map is full."""
+        if len(value) != self._value_size:
+            raise ValueError(f"value has {len(value)} bytes, the map takes {self._value_size}")
+        return not self._call(self._library.bpf_map_update_elem, key, value, c_uint64(0))
+
+    def delete(self, key: bytes) -> bool:
+        """Remove; False if the key was absent."""
+        return not self._call(self._library.bpf_map_delete_elem, key)
+
+    def _call(self, function: Callable[..., int], *arguments: Any) -> int:
+        ctypes.set_errno(0)
+        result = function(self._fd, *arguments)
+        if result and ctypes.get_errno() not in (errno.ENOENT, errno.E2BIG, errno.ENOSPC):
+            raise LibbpfError(ctypes.get_errno(), "access BPF map")
+        return result

@@ -1,0 +1,114 @@
+"""Attaching uprobes by file (inode), for every process at once: BPF filters by process."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otel_gpuflame.capture.bpf.libbpf import BpfObject, LibbpfError
+from otel_gpuflame.capture.bpf.probes import Program
+
+ATTACH_TYPE_UPROBE_MULTI: Final = 48
+_BPF_LINK_CREATE: Final = 28
+_FLAG_RETURN: Final = 1
+_BPF_SYSCALL: Final = {"x86_64": 321, "aarch64": 280}
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePoint:
+    """One place to probe. `offset` is in bytes from the start of the file."""
+
+    program: Program
+    offset: int
+    cookie: int
+
+
+def _link_create(program_fd: int, path: bytes, points: Sequence[ProbePoint], *, flags: int) -> int:
+    """BPF_LINK_CREATE for BPF_TRACE_UPROBE_MULTI; a link fd, or -errno.
+
+    By system call because libbpf wraps it only from 1.3 on, and Debian 12 has 1.1.
+    """
+    count = len(points)
+    offsets = (ctypes.c_uint64 * count)(*(point.offset for point in points))
+    cookies = (ctypes.c_uint64 * count)(*(point.cookie for point in points))
+    path_buffer = ctypes.create_string_buffer(path)
+    # prog_fd, target_fd, attach_type, flags, path, offsets, ref_ctr_offsets, cookies, cnt, flags, pid
+    attributes = struct.pack(
+        "<IIIIQQQQIII4x",
+        program_fd,
+        0,
+        ATTACH_TYPE_UPROBE_MULTI,
+        0,
+        ctypes.addressof(path_buffer),
+        ctypes.addressof(offsets),
+        0,
+        ctypes.addressof(cookies),
+        count,
+        flags,
+        0,
+    )
+    buffer = ctypes.create_string_buffer(attributes, len(attributes))
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = _BPF_SYSCALL[os.uname().machine]
+    result = libc.syscall(number, _BPF_LINK_CREATE, buffer, len(attributes))
+    return int(result) if result >= 0 else -ctypes.get_errno()
+
+
+def multi_is_supported(program_fd: int) -> bool:
+    """Whether the kernel has uprobe_multi: it then refuses "/" for not being a regular file (EBADF).
+
+    The program must have been loaded with ATTACH_TYPE_UPROBE_MULTI.
+    """
+    point = ProbePoint(Program.CALL, 0, 0)
+    return _link_create(program_fd, b"/", [point], flags=0) == -errno.EBADF
+
+
+class UprobeLinks:
+    """Attachments of one object. One link a program and file with uprobe_multi, one a probe otherwise.
+
+    On kernels from 6.13 on a single uprobe takes about 0.1 s to detach, so 60 of them take seconds; a multi link
+    takes 0.03 s in all.
+    """
+
+    def __init__(self, bpf_object: BpfObject, *, multi: bool) -> None:
+        self._object = bpf_object
+        self._multi = multi
+        self._link_fds: list[int] = []
+
+    def attach(self, path: Path, points: Sequence[ProbePoint]) -> None:
+        """Attach all points of a file. Raises LibbpfError; what was attached before stays until `detach`."""
+        # Return probes first: a call that has its entry seen must also have its return seen.
+        for program in sorted({point.program for point in points}, key=lambda p: not p.is_return):
+            self._attach_program(path, program, [p for p in points if p.program is program])
+
+    def detach(self) -> None:
+        """Remove multi links; single ones belong to the object."""
+        while self._link_fds:
+            os.close(self._link_fds.pop())
+
+    def _attach_program(self, path: Path, program: Program, points: Sequence[ProbePoint]) -> None:
+        if not self._multi:
+            for point in points:
+                self._object.attach_uprobe(
+                    program.value,
+                    path,
+                    point.offset,
+                    cookie=point.cookie,
+                    is_return=program.is_return,
+                )
+            return
+        fd = _link_create(
+            self._object.program_fd(program.value),
+            os.fsencode(path),
+            points,
+            flags=_FLAG_RETURN if program.is_return else 0,
+        )
+        if fd < 0:
+            raise LibbpfError(-fd, f"attach {program.value} to {path}")
+        self._link_fds.append(fd)

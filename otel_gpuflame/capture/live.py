@@ -1,0 +1,258 @@
+"""The live source: what happens on this host now, as events.
+
+One call of `step` is one round: swap the drain's buffers, follow the processes, resolve new stacks and names, and only
+then hand out the calls that refer to them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_gpuflame.capture.bpf.decode import decode_name, decode_process, decode_stack
+from otel_gpuflame.capture.bpf.drain import split_records
+from otel_gpuflame.capture.bpf.kernel import CaptureKernel, LoadReport, RingSizes
+from otel_gpuflame.capture.names import LearnedNames, NameTable
+from otel_gpuflame.capture.targets import Targets
+from otel_gpuflame.events import wire
+from otel_gpuflame.events.frames import ProcessKey, Stack, StackKey
+from otel_gpuflame.events.records import (
+    CallArray,
+    Calls,
+    CaptureStart,
+    Event,
+    LossCount,
+    Names,
+    SourceCounters,
+    Stacks,
+    TargetInfo,
+    Watermark,
+)
+from otel_gpuflame.events.records import Targets as TargetsEvent
+from otel_gpuflame.symbolize.demangle import Demangler
+from otel_gpuflame.symbolize.symbolizer import Symbolizer
+
+_CALLS, _STACKS, _NAMES, _PROCESSES = range(4)
+# BPF takes the time of an event a little before it reserves its place in the ring: a thread that loses the CPU in
+# between delivers late. Later than this is possible and harmless: such a call is counted in the next window.
+_LATENESS_NS: Final = 20_000_000
+_COUNTERS_EVERY_NS: Final = 1_000_000_000
+_SCAN_EVERY_NS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOptions:
+    """What to capture. `pids` are captured with their present and future descendants."""
+
+    pids: tuple[int, ...] = ()
+    libraries: tuple[Path, ...] = ()
+    """Libraries to probe at once; others are found when a process maps them."""
+    rings: RingSizes = field(default_factory=RingSizes)
+    attributes: tuple[tuple[str, str], ...] = ()
+
+
+class LiveCapture:
+    """Context manager: entering loads BPF and attaches; `step` returns events; leaving detaches everything.
+
+    Raises SourceUnavailable or TargetError on entry, never later.
+    """
+
+    def __init__(self, options: LiveOptions, proc: Path = Path("/proc")) -> None:
+        self._options = options
+        self._proc = proc
+        self._kernel = CaptureKernel(options.rings)
+        self._drain = self._kernel.open_drain()
+        self._targets = Targets(self._kernel, proc)
+        self._symbolizer = Symbolizer(proc)
+        self._names = NameTable(Demangler().demangle)
+        self._known_stacks: dict[StackKey, ProcessKey] = {}
+        self._described: set[ProcessKey] = set()
+        self._undecodable = 0
+        self._lost_stacks = 0
+        self._last_counters: tuple[LossCount, ...] = ()
+        self._counters_due_ns = 0
+        self._scan_due_ns = 0
+
+    def __enter__(self) -> LiveCapture:
+        try:
+            now_ns = time.monotonic_ns()
+            for path in self._options.libraries:
+                self._targets.attach_library(path)
+            for pid in self._options.pids:
+                for each in self._targets.descendants(pid):
+                    self._targets.add(each, now_ns)
+            self._targets.look(now_ns)
+            self._drain.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    @property
+    def report(self) -> LoadReport:
+        """What the host's kernel gave us."""
+        return self._kernel.report
+
+    @property
+    def targets(self) -> Targets:
+        """The processes and libraries being captured."""
+        return self._targets
+
+    def start_event(self) -> CaptureStart:
+        """The first event of the capture."""
+        now_ns = time.monotonic_ns()
+        return CaptureStart(now_ns, time.time_ns() - now_ns, self._options.attributes)
+
+    def step(self, timeout_ns: int) -> list[Event]:
+        """One round; waits up to `timeout_ns` for something urgent (0: sweep the rings and do not wait)."""
+        complete_ns = self._drain.swap(timeout_ns)
+        ended = self._follow_processes()
+        events = list(self._references())
+        events += self._calls()
+        events += self._counters(force=timeout_ns == 0)
+        for process in ended:
+            self._forget(process)
+        if complete_ns:
+            events.append(Watermark(complete_ns - _LATENESS_NS if timeout_ns else complete_ns))
+        return events
+
+    def finish(self) -> list[Event]:
+        """Detach, then return everything that is left."""
+        self._kernel.uprobes.detach()
+        self._kernel.object.detach()
+        self._drain.stop()
+        return self.step(0)
+
+    def close(self) -> None:
+        """Detach and free everything. Safe to call twice."""
+        self._drain.close()
+        self._kernel.close()
+
+    def _follow_processes(self) -> list[ProcessKey]:
+        """Apply process changes; returns processes that ended, whose last stacks are still to be resolved."""
+        now_ns = time.monotonic_ns()
+        ended = []
+        for record in split_records(self._drain.data(_PROCESSES)):
+            change = decode_process(record)
+            if change is None:
+                self._undecodable += 1
+                continue
+            self._targets.apply(change, now_ns)
+            if change.change is wire.ProcessChange.EXIT:
+                ended.append(change.process)
+            else:
+                self._symbolizer.refresh(change.process)
+        if now_ns >= self._scan_due_ns:
+            self._scan_due_ns = now_ns + _SCAN_EVERY_NS
+            self._targets.look_again_if_unnotified(now_ns)
+        self._targets.look(now_ns)
+        return ended
+
+    def _references(self) -> Iterator[Event]:
+        """Stacks, which calls refer to."""
+        records = split_records(self._drain.data(_STACKS))
+        stacks = tuple(stack for record in records if (stack := self._stack(record)) is not None)
+        if stacks:
+            yield Stacks(stacks)
+
+    def _stack(self, record: bytes) -> Stack | None:
+        raw = decode_stack(record)
+        if raw is None:
+            self._undecodable += 1
+            return None
+        if raw.key in self._known_stacks:
+            return None
+        self._known_stacks[raw.key] = raw.process
+        return self._symbolizer.resolve(raw)
+
+    def _calls(self) -> Iterator[Event]:
+        rows = self._drain.data(_CALLS).view(wire.CALL).copy()
+        self._forget_lost_stacks(rows)
+        described = self._describe(rows)
+        if described:
+            yield TargetsEvent(described)
+        names = self._learn_names()
+        if names.fresh:
+            yield Names(names.fresh)
+        # Calls made before a handle got another name keep the old one.
+        for renamed in names.renamed:
+            before = rows["start_ns"] < renamed.time_ns
+            if before.any():
+                yield Calls(rows[before])
+                rows = rows[~before]
+            yield Names((renamed,))
+        if len(rows):
+            yield Calls(rows)
+
+    def _learn_names(self) -> LearnedNames:
+        records = split_records(self._drain.data(_NAMES))
+        names = [name for record in records if (name := decode_name(record)) is not None]
+        self._undecodable += len(records) - len(names)
+        return self._names.learn(names)
+
+    def _describe(self, rows: CallArray) -> tuple[TargetInfo, ...]:
+        """Descriptions of processes that call for the first time."""
+        infos = []
+        for tgid, start_ns in _distinct(rows["tgid"].astype("<u8"), rows["process_start_ns"]):
+            process = ProcessKey(tgid, start_ns)
+            if process in self._described:
+                continue
+            self._described.add(process)
+            fallback = (("process.pid", tgid), ("service.name", "unknown_service"))
+            infos.append(TargetInfo(process, self._targets.attributes(tgid) or fallback))
+        return tuple(infos)
+
+    def _forget_lost_stacks(self, rows: CallArray) -> None:
+        """Have BPF send again the stacks that calls refer to and that did not come."""
+        for high, low in _distinct(rows["stack_hash"][:, 0], rows["stack_hash"][:, 1]):
+            key = StackKey(high, low)
+            if key not in self._known_stacks and key != (0, 0):
+                self._lost_stacks += 1
+                self._kernel.forget_stack(key)
+
+    def _forget(self, process: ProcessKey) -> None:
+        self._symbolizer.forget(process)
+        self._described.discard(process)
+        self._names.forget(process)
+        gone = [key for key, owner in self._known_stacks.items() if owner == process]
+        for key in gone:
+            del self._known_stacks[key]
+
+    def _counters(self, *, force: bool) -> Sequence[Event]:
+        now_ns = time.monotonic_ns()
+        if not force and now_ns < self._counters_due_ns:
+            return ()
+        self._counters_due_ns = now_ns + _COUNTERS_EVERY_NS
+        counts = self._kernel.counters()
+        own = {
+            ("record", "undecodable"): self._undecodable + self._drain.malformed(),
+            ("stack", "lost"): self._lost_stacks,
+        }
+        counts += [LossCount(*name, count) for name, count in own.items() if count]
+        counts += [
+            LossCount("symbolize", name, count)
+            for name, count in self._symbolizer.counters().items()
+            if count
+        ]
+        if tuple(counts) == self._last_counters and not force:
+            return ()
+        self._last_counters = tuple(counts)
+        return (SourceCounters(now_ns, self._last_counters),)
+
+
+def _distinct(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> list[tuple[int, int]]:
+    """Distinct pairs of two columns. Neighbours are mostly equal, so a set sees one pair a run."""
+    if not len(first):
+        return []
+    changes = np.flatnonzero((first[1:] != first[:-1]) | (second[1:] != second[:-1]))
+    starts = np.concatenate(([0], changes + 1))
+    return sorted(set(zip(first[starts].tolist(), second[starts].tolist(), strict=True)))

@@ -1,0 +1,1 @@
+"""What observed calls mean: pure, vectorised functions over arrays of calls."""

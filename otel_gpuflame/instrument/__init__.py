@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs inside the application: publishes each thread's active span where a profiler can read it.
+
+The span goes into the thread-context record of OTEP 4947 (``libogf_context.so``); a reader outside
+of the process takes it from there. Needs the OpenTelemetry API only and nothing of the agent.
+
+Spans are published in plain threads. In a thread that runs an asyncio or Trio event loop, and in a
+process that uses gevent or eventlet, several requests share a thread: there nothing is published.
+"""
+
+from __future__ import annotations
+
+from otel_gpuflame.instrument.hook import INSTALLATION
+from otel_gpuflame.instrument.processor import GpuflameSpanProcessor
+
+__all__ = ["GpuflameSpanProcessor", "install", "uninstall"]
+
+
+def install() -> bool:
+    """Starts to publish the spans that become current from now on, in every plain thread.
+
+    May be called at any time and more than once. Never raises.
+
+    Returns:
+        Whether spans are published. If not, one warning in the log says why.
+    """
+    return INSTALLATION.install()
+
+
+def uninstall() -> None:
+    """Stops publishing. The calling thread's record is cleared now, any other at its next switch.
+
+    Only a thread itself may write its record, so the hook stays in place, inert, to do that.
+    """
+    INSTALLATION.uninstall()

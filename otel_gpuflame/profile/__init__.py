@@ -1,0 +1,1 @@
+"""From correlated calls to profiles: windows, samples, totals that add up."""

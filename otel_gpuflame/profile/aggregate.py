@@ -1,0 +1,280 @@
+"""Events in, closed windows out. The one stateful part of the pure core: it knows no clock, only event time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import singledispatchmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_gpuflame.correlate.groups import Groups, concatenate, group
+from otel_gpuflame.correlate.spans import SpanLink, link_columns
+from otel_gpuflame.correlate.waits import find_waits
+from otel_gpuflame.events import apis
+from otel_gpuflame.events.frames import ProcessKey, Stack, StackKey
+from otel_gpuflame.events.records import (
+    CallArray,
+    Calls,
+    CaptureStart,
+    Event,
+    HandleName,
+    Names,
+    SourceCounters,
+    Stacks,
+    Targets,
+    Watermark,
+)
+from otel_gpuflame.events.wire import CallFlag, Kind
+from otel_gpuflame.profile import labels
+from otel_gpuflame.profile.ledger import CALL_KINDS, Ledger
+from otel_gpuflame.profile.model import AttributeSet, Bundle, Link, Window
+from otel_gpuflame.profile.sample_types import GPU_COPY, GPU_LAUNCH, GPU_WAIT
+from otel_gpuflame.profile.samples import SampleTable
+
+_COMPACT_FROM_ROWS = 1 << 18
+"""Groups of several batches are merged when this many have come together: 18 MiB."""
+_IS_SUBMISSION = np.isin(np.arange(256), [int(kind) for kind in apis.SUBMISSIONS])
+_UNKNOWN_TARGET: AttributeSet = (("service.name", "unknown_service"),)
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateOptions:
+    """`window_ns` None: one window over the whole capture."""
+
+    window_ns: int | None = 10_000_000_000
+    span_link: SpanLink = SpanLink.LOCAL_ROOT
+
+
+@dataclass(slots=True)
+class _OpenWindow:
+    """Groups of a window that has not closed, by target where known at the end."""
+
+    parts: list[Groups] = field(default_factory=list)
+    rows: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+
+    def add(self, groups: Groups) -> None:
+        self.parts.append(groups)
+        self.rows += len(groups)
+        if self.rows > _COMPACT_FROM_ROWS and len(self.parts) > 1:
+            self.parts = [concatenate(self.parts)]
+            self.rows = len(self.parts[0])
+
+
+class Aggregator:
+    """Feed it every event in order; it returns the bundles of the windows that an event closes."""
+
+    def __init__(self, options: AggregateOptions | None = None) -> None:
+        self._options = options or AggregateOptions()
+        self.ledger = Ledger()
+        self._start: CaptureStart | None = None
+        self._windows: dict[int, _OpenWindow] = {}
+        self._closed_before = 0
+        self._last_ns = 0
+        self._stacks: dict[StackKey, Stack] = {}
+        self._names: list[HandleName] = []
+        self._name_ids: dict[tuple[ProcessKey, int], int] = {}
+        self._processes: dict[ProcessKey, int] = {}
+        self._resources: dict[ProcessKey, AttributeSet] = {}
+        self._lost_exported = 0
+
+    def feed(self, event: Event) -> list[Bundle]:
+        """Take in one event; bundles of windows that it closed, oldest first."""
+        return list(self._take(event) or ())
+
+    def finish(self) -> list[Bundle]:
+        """Close every window."""
+        return list(self._close_before(max(self._windows, default=-1) + 1))
+
+    @singledispatchmethod
+    def _take(self, event: Event) -> Iterable[Bundle] | None:
+        raise TypeError(f"not an event: {type(event).__name__}")
+
+    @_take.register
+    def _(self, event: CaptureStart) -> None:
+        self._start = event
+        self._last_ns = max(self._last_ns, event.time_ns)
+
+    @_take.register
+    def _(self, event: Stacks) -> None:
+        self._stacks.update((stack.key, stack) for stack in event.stacks)
+
+    @_take.register
+    def _(self, event: Names) -> None:
+        for name in event.names:
+            self._name_ids[name.process, name.handle] = len(self._names)
+            self._names.append(name)
+
+    @_take.register
+    def _(self, event: Targets) -> None:
+        self._resources.update((target.process, target.attributes) for target in event.targets)
+
+    @_take.register
+    def _(self, event: SourceCounters) -> None:
+        self.ledger.take_source(event)
+        self._last_ns = max(self._last_ns, event.time_ns)
+
+    @_take.register
+    def _(self, event: Watermark) -> Iterable[Bundle]:
+        self._last_ns = max(self._last_ns, event.time_ns)
+        if self._options.window_ns is None:
+            return ()
+        return self._close_before(self._window_index(event.time_ns))
+
+    @_take.register
+    def _(self, event: Calls) -> None:
+        rows = event.rows
+        if not len(rows):
+            return
+        self._count(rows)
+        keys, values = self._columns(rows)
+        returned = (rows["flags"] & CallFlag.RETURNED) != 0
+        times_ns = np.where(returned, rows["end_ns"], rows["start_ns"]).astype(np.int64)
+        for index, selected in self._by_window(times_ns):
+            window = self._windows.setdefault(index, _OpenWindow(first_ns=int(times_ns[0])))
+            window.add(self._resolve(group(keys[selected], values[selected])))
+            window.first_ns = min(window.first_ns, int(times_ns[selected].min()))
+            window.last_ns = max(window.last_ns, int(times_ns[selected].max()))
+
+    def _count(self, rows: CallArray) -> None:
+        for kind, count in enumerate(np.bincount(rows["kind"], minlength=len(Kind)).tolist()):
+            if not count:
+                continue
+            name = Kind(kind).name.lower() if kind in set(Kind) else f"kind {kind}"
+            if name in CALL_KINDS:
+                self.ledger.profiled[name] += count
+            else:
+                self.ledger.remarks["calls of unknown kind"] += count
+        unreadable = (rows["flags"] & CallFlag.ARGS_UNREADABLE) != 0
+        self.ledger.remarks["arguments unreadable"] += int(unreadable.sum())
+
+    def _columns(self, rows: CallArray) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """Keys: tgid|api|wait mode, process start, kernel handle, stack (2), link (3).
+
+        Values: submissions, copied bytes, nanoseconds waited.
+        """
+        waits = find_waits(rows)
+        self.ledger.remarks["inverted times"] += waits.inverted
+        kinds = rows["kind"]
+        keys = np.empty((len(rows), 8), np.uint64)
+        keys[:, 0] = rows["tgid"].astype(np.uint64) << np.uint64(32)
+        keys[:, 0] |= rows["api"].astype(np.uint64) << np.uint64(8) | waits.mode
+        keys[:, 1] = rows["process_start_ns"]
+        keys[:, 2] = np.where(kinds == Kind.LAUNCH, rows["object"], 0)
+        keys[:, 3:5] = rows["stack_hash"]
+        keys[:, 5:8] = link_columns(rows, self._options.span_link)
+        values = np.empty((len(rows), 3), np.int64)
+        values[:, 0] = _IS_SUBMISSION[kinds]
+        values[:, 1] = np.where(kinds == Kind.COPY, rows["bytes"].astype(np.int64), 0)
+        values[:, 2] = waits.duration_ns
+        return keys, values
+
+    def _resolve(self, groups: Groups) -> Groups:
+        """Replace process and handle by what they mean now: a handle may mean another kernel later.
+
+        Done for groups, since they are few where calls are many.
+        """
+        keys = groups.keys
+        resolved = np.empty((len(keys), 7), np.uint64)
+        for row, (head, start_ns, handle) in enumerate(keys[:, :3].tolist()):
+            process = ProcessKey(head >> 32, start_ns)
+            process_id = self._processes.setdefault(process, len(self._processes))
+            resolved[row, 0] = process_id << 32 | head & 0xFFFFFFFF
+            resolved[row, 1] = self._name_ids.get((process, handle), -1) + 1 if handle else 0
+        resolved[:, 2:] = keys[:, 3:]
+        return Groups(resolved, groups.sums)
+
+    def _by_window(self, times_ns: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+        if self._options.window_ns is None or self._start is None:
+            yield 0, np.ones(len(times_ns), bool)
+            return
+        indexes = (times_ns - self._start.time_ns) // self._options.window_ns
+        late = indexes < self._closed_before
+        if late.any():
+            self.ledger.remarks["late for their window"] += int(late.sum())
+            indexes = np.maximum(indexes, self._closed_before)
+        for index in np.unique(indexes).tolist():
+            yield index, indexes == index
+
+    def _window_index(self, time_ns: int) -> int:
+        if self._start is None or self._options.window_ns is None:
+            return 0
+        return (time_ns - self._start.time_ns) // self._options.window_ns
+
+    def _close_before(self, index: int) -> Iterator[Bundle]:
+        self._closed_before = max(self._closed_before, index)
+        for each in sorted(i for i in self._windows if i < index):
+            yield from self._bundles(self._unix_window(each), self._windows.pop(each))
+
+    def _unix_window(self, index: int) -> Window:
+        """Bounds in unix time; a capture without a start event, or one window, has the bounds of its events."""
+        start = self._start
+        window_ns = self._options.window_ns
+        if start is not None and window_ns is not None:
+            begin_ns = start.time_ns + index * window_ns
+            return Window(
+                begin_ns + start.unix_offset_ns, begin_ns + window_ns + start.unix_offset_ns
+            )
+        window = self._windows[index]
+        offset_ns = start.unix_offset_ns if start else 0
+        begin_ns = start.time_ns if start else window.first_ns
+        end_ns = max(self._last_ns, window.last_ns + 1, begin_ns + 1)
+        return Window(begin_ns + offset_ns, end_ns + offset_ns)
+
+    def _bundles(self, unix_window: Window, window: _OpenWindow) -> Iterator[Bundle]:
+        groups = concatenate(window.parts)
+        tables: dict[int, SampleTable] = {}
+        for key, sums in zip(groups.keys.tolist(), groups.sums.tolist(), strict=True):
+            table = tables.setdefault(key[0] >> 32, SampleTable())
+            self._add(table, key, sums)
+        self._add_lost(tables)
+        processes = list(self._processes)
+        for process_id, table in sorted(tables.items()):
+            resource = _UNKNOWN_TARGET
+            if process_id < len(processes):
+                resource = self._resources.get(processes[process_id], _UNKNOWN_TARGET)
+            yield table.bundle(resource, unix_window)
+
+    def _add(self, table: SampleTable, key: list[int], sums: list[int]) -> None:
+        api_id, mode = key[0] >> 8 & 0xFFFF, key[0] & 0xFF
+        submissions, copied_bytes, waited_ns = sums
+        base = self._base(table, StackKey(key[2], key[3]))
+        call = table.indexes((labels.call_frame(api_id),))
+        link = _link(key[4:7])
+        if waited_ns:
+            stack = base + call + table.indexes((labels.wait_frame(mode),))
+            table.add(GPU_WAIT, stack, link, waited_ns)
+        if submissions:
+            name = self._names[key[1] - 1] if key[1] else None
+            stack = base + call + table.indexes((labels.work_frame(api_id, name),))
+            table.add(GPU_LAUNCH, stack, link, submissions)
+            table.add(GPU_COPY, stack, link, copied_bytes)
+
+    def _base(self, table: SampleTable, key: StackKey) -> tuple[int, ...]:
+        stack = self._stacks.get(key)
+        if stack is not None:
+            return table.base(key, stack.frames)
+        return table.indexes((labels.NO_STACK if any(key) else labels.NO_STACK_TAKEN,))
+
+    def _add_lost(self, tables: dict[int, SampleTable]) -> None:
+        """Submissions that the ring had no room for, in the window in which they became known."""
+        lost = sum(
+            self.ledger.source_count(kind.name.lower(), "ring_full") for kind in apis.SUBMISSIONS
+        )
+        new = lost - self._lost_exported
+        if new <= 0:
+            return
+        self._lost_exported = lost
+        owner = next(iter(tables)) if len(tables) == 1 else len(self._processes)
+        table = tables.setdefault(owner, SampleTable())
+        table.add(GPU_LAUNCH, table.indexes((labels.LOST,)), None, new)
+
+
+def _link(words: list[int]) -> Link | None:
+    if not words[2]:
+        return None
+    trace = words[0].to_bytes(8, "little") + words[1].to_bytes(8, "little")
+    return Link(trace, words[2].to_bytes(8, "little"))

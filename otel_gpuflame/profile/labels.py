@@ -1,0 +1,49 @@
+"""The frames above a captured stack: the driver call, and what it was about."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from otel_gpuflame.correlate.waits import WaitMode
+from otel_gpuflame.events import apis
+from otel_gpuflame.events.apis import Api, Runtime
+from otel_gpuflame.events.frames import Frame, FrameKind, mark
+from otel_gpuflame.events.records import HandleName
+from otel_gpuflame.events.wire import Kind
+
+_MODULES = {Runtime.CUDA: "libcuda.so.1", Runtime.OPENCL: "libOpenCL.so.1"}
+NO_STACK = mark("no stack: lost on the way")
+NO_STACK_TAKEN = mark("no stack: no room to take one")
+LOST = mark("lost: ring full")
+
+
+@cache
+def call_frame(api_id: int) -> Frame:
+    """The driver call itself."""
+    api = apis.BY_ID.get(api_id)
+    if api is None:
+        return mark(f"unknown call {api_id}")
+    return Frame(FrameKind.NATIVE, api.name, module=_MODULES[api.runtime])
+
+
+@cache
+def wait_frame(mode: int) -> Frame:
+    """How the thread waited: spinning costs a CPU, blocking does not."""
+    return mark(WaitMode(mode).name.lower())
+
+
+def work_frame(api_id: int, name: HandleName | None) -> Frame:
+    """What was submitted: the GPU kernel, else a mark."""
+    api = apis.BY_ID.get(api_id)
+    if api is None:
+        return mark("unknown work")
+    if api.kind is not Kind.LAUNCH:
+        return mark(api.detail)
+    return mark("kernel of unknown name") if name is None else kernel_frame(api, name)
+
+
+def kernel_frame(api: Api, name: HandleName) -> Frame:
+    """A GPU kernel: readable name, and the mangled one as its identity."""
+    kind = FrameKind.GPU if api.runtime is Runtime.CUDA else FrameKind.GPU_OPENCL
+    readable = name.readable or name.name
+    return Frame(kind, readable, system_name="" if readable == name.name else name.name)

@@ -1,0 +1,68 @@
+"""The books: whatever a source has seen is exported, pending, or dropped for a reason. Exact, in events."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from otel_gpuflame.events.records import SourceCounters
+from otel_gpuflame.events.wire import Kind, Outcome
+
+SOURCE_DROPS = tuple(
+    outcome.name.lower() for outcome in Outcome if outcome not in (Outcome.SEEN, Outcome.SENT)
+)
+CALL_KINDS = tuple(kind.name.lower() for kind in Kind if Kind.LAUNCH <= kind <= Kind.FREE)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One kind of event. seen = profiled + sum(dropped) + pending, always.
+
+    `pending` are calls inside the driver, or on their way. `seen` is 0 for captures without source counters.
+    """
+
+    kind: str
+    seen: int
+    profiled: int
+    dropped: tuple[tuple[str, int], ...]
+    pending: int
+
+    @property
+    def lost(self) -> int:
+        """Dropped for any reason but being part of another call."""
+        return sum(count for reason, count in self.dropped if reason != Outcome.NESTED.name.lower())
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Counts of one capture. Late, stackless and inverted events are profiled: they are remarks, not drops."""
+
+    profiled: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    remarks: Counter[str] = field(default_factory=Counter)
+    source: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def take_source(self, counters: SourceCounters) -> None:
+        """Running totals of the source replace earlier ones."""
+        for count in counters.counts:
+            self.source[count.kind, count.outcome] = count.count
+
+    def accounts(self) -> tuple[Account, ...]:
+        """One row for each kind of call that occurred."""
+        rows = []
+        for kind in CALL_KINDS:
+            dropped = Counter({o: self.source.get((kind, o), 0) for o in SOURCE_DROPS})
+            for (dropped_kind, reason), count in self.dropped.items():
+                if dropped_kind == kind:
+                    dropped[reason] += count
+            profiled = self.profiled[kind]
+            seen = self.source.get((kind, "seen"), 0) or profiled + dropped.total()
+            if seen:
+                reasons = tuple(sorted((r, n) for r, n in dropped.items() if n))
+                pending = seen - profiled - dropped.total()
+                rows.append(Account(kind, seen, profiled, reasons, pending))
+        return tuple(rows)
+
+    def source_count(self, kind: str, outcome: str) -> int:
+        """A running total of the source, 0 if it never occurred."""
+        return self.source.get((kind, outcome), 0)

@@ -1,0 +1,82 @@
+"""What is exported: profiles of one target in one window, independent of any output format.
+
+Tables are shared by all profiles of a bundle and samples are columns, because a window holds tens of thousands of
+samples over the same stacks and every encoder would otherwise hash each frame again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_gpuflame.events.frames import Frame
+
+AttributeSet = tuple[tuple[str, str | int], ...]
+"""Attributes sorted by key; keys are unique."""
+
+
+class Link(NamedTuple):
+    """The span a sample belongs to: 16-byte trace id, 8-byte span id."""
+
+    trace_id: bytes
+    span_id: bytes
+
+
+class ValueType(NamedTuple):
+    """Name and unit of a value, as pprof and OTLP write them."""
+
+    type: str
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The interval that a profile covers, unix nanoseconds, end exclusive."""
+
+    start_unix_ns: int
+    end_unix_ns: int
+
+    @property
+    def duration_ns(self) -> int:
+        """Length of the window in nanoseconds."""
+        return self.end_unix_ns - self.start_unix_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Samples of one type. Columns have equal length; a (stack, link, attributes) triple occurs once.
+
+    `stack`, `link`, `attributes` index the tables of the bundle; `link` is -1 where the sample has no span.
+    """
+
+    sample_type: ValueType
+    stack: NDArray[np.int32]
+    link: NDArray[np.int32]
+    attributes: NDArray[np.int32]
+    value: NDArray[np.int64]
+
+    @property
+    def total(self) -> int:
+        """Sum of all values, exact."""
+        return int(self.value.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """All profiles of one target (resource) and one window, with their shared tables.
+
+    `stacks` hold indexes of `frames`, root first. Index 0 of `attribute_sets` is always the empty set.
+    `profiles` are in display order: the headline first. A profile may be empty; encoders leave it out.
+    """
+
+    resource: AttributeSet
+    scope: str
+    window: Window
+    frames: tuple[Frame, ...]
+    stacks: tuple[tuple[int, ...], ...]
+    links: tuple[Link, ...]
+    attribute_sets: tuple[AttributeSet, ...]
+    profiles: tuple[Profile, ...]

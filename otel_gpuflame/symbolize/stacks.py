@@ -1,0 +1,78 @@
+"""Joins Python frames and native frames into one stack. Pure: addresses are already resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from otel_gpuflame.events.frames import Frame, mark
+from otel_gpuflame.events.wire import NativeState, PythonState
+from otel_gpuflame.symbolize.native import NativeStack
+
+NATIVE_CUT = mark("native stack cut")
+NATIVE_TRUNCATED = mark("native stack truncated")
+PYTHON_CUT = mark("Python stack cut")
+PYTHON_TRUNCATED = mark("Python stack truncated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Both halves of a stack, leaf first, and how each of them ended.
+
+    `interpreter` identifies the interpreter's file (None: unknown); `refusal` says why it is not
+    walked.
+    """
+
+    python: Sequence[Frame]
+    native: NativeStack
+    python_state: int
+    native_state: int
+    interpreter: tuple[str, int, str] | None
+    refusal: str
+
+
+def join(parts: Parts) -> tuple[Frame, ...]:
+    """The stack, root first.
+
+    With Python frames: those, then the native frames between the interpreter and the probed
+    function. Frame pointers rarely survive the way to the interpreter: then `NATIVE_CUT` stands
+    between the two. Without Python frames: all native frames, the mark at the root.
+    """
+    native, reached = _below_interpreter(parts) if parts.python else (_all(parts), False)
+    frames = [*_python_marks(parts), *reversed(parts.python)]
+    if not reached:
+        frames.extend(_native_marks(parts))
+    frames.extend(reversed(native))
+    return tuple(frames)
+
+
+def _all(parts: Parts) -> list[Frame]:
+    return [each.frame for each in parts.native.frames]
+
+
+def _below_interpreter(parts: Parts) -> tuple[list[Frame], bool]:
+    frames: list[Frame] = []
+    for each in parts.native.frames:
+        if each.file == parts.interpreter:
+            return frames, True
+        frames.append(each.frame)
+    return frames, False
+
+
+def _native_marks(parts: Parts) -> list[Frame]:
+    if parts.native.cut or parts.native_state == NativeState.CUT:
+        return [NATIVE_CUT]
+    if parts.native_state == NativeState.TRUNCATED:
+        return [NATIVE_TRUNCATED]
+    # A chain that ends properly must have passed the interpreter, if there are Python frames.
+    return [NATIVE_CUT] if parts.python and parts.native.frames else []
+
+
+def _python_marks(parts: Parts) -> list[Frame]:
+    if parts.python_state == PythonState.UNREADABLE:
+        return [PYTHON_CUT]
+    if parts.python_state == PythonState.TRUNCATED:
+        return [PYTHON_TRUNCATED]
+    if parts.python_state == PythonState.UNSUPPORTED:
+        return [mark(f"no Python frames: {parts.refusal or 'this interpreter is not supported'}")]
+    return []

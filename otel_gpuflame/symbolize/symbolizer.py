@@ -1,0 +1,98 @@
+"""Raw stacks → resolved stacks, for all captured processes. Used by one thread."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from pathlib import Path
+
+from otel_gpuflame.events.frames import Frame, ProcessKey, Stack
+from otel_gpuflame.symbolize.cpython.code import UNREADABLE
+from otel_gpuflame.symbolize.demangle import Demangler
+from otel_gpuflame.symbolize.elf_files import ElfFiles
+from otel_gpuflame.symbolize.process import ProcessView
+from otel_gpuflame.symbolize.raw import RawStack
+from otel_gpuflame.symbolize.stacks import Parts, join
+
+MAX_PROCESSES = 256
+"""Each holds a descriptor; the least recently used one is forgotten and read again when needed."""
+
+
+class Symbolizer:
+    """Never raises for what it finds in a target: frames that cannot be resolved are marks, and
+    counted.
+    """
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._files = ElfFiles()
+        self._demangler = Demangler()
+        self._views: OrderedDict[ProcessKey, ProcessView] = OrderedDict()
+        self._counts: Counter[str] = Counter()
+
+    def resolve(self, raw: RawStack) -> Stack:
+        """The stack, root first."""
+        view = self._view(raw.process)
+        view.update()
+        python = [frame for each in raw.python if (frame := view.python_frame(*each)) is not None]
+        native = view.native_stack(raw.native)
+        frames = join(
+            Parts(
+                python=python,
+                native=native,
+                python_state=raw.python_state,
+                native_state=raw.native_state,
+                interpreter=view.interpreter,
+                refusal=view.refusal,
+            )
+        )
+        self._count(python, len(native.frames), cut=native.cut)
+        return Stack(raw.key, raw.process, frames)
+
+    def refresh(self, process: ProcessKey) -> None:
+        """The mappings have changed: exec or dlopen. After exec everything known about the process
+        is dropped.
+        """
+        view = self._views.get(process)
+        if view is None:
+            return
+        if view.same_address_space():
+            view.refresh()
+        else:
+            self.forget(process)
+
+    def forget(self, process: ProcessKey) -> None:
+        """The process has ended, or is no longer captured."""
+        view = self._views.pop(process, None)
+        if view is not None:
+            view.close()
+
+    def counters(self) -> dict[str, int]:
+        """Running totals since the start."""
+        return {
+            "stacks": self._counts["stacks"],
+            "python_frames": self._counts["python_frames"],
+            "python_frames_unreadable": self._counts["python_frames_unreadable"],
+            "native_frames": self._counts["native_frames"],
+            "native_stacks_cut": self._counts["native_stacks_cut"],
+            "processes_unreadable": self._counts["processes_unreadable"],
+            "elf_files_unreadable": self._files.unreadable,
+        }
+
+    def _view(self, process: ProcessKey) -> ProcessView:
+        view = self._views.get(process)
+        if view is None:
+            view = ProcessView(process, self._proc, self._files, self._demangler)
+            self._counts["processes_unreadable"] += not view.readable
+            self._views[process] = view
+            if len(self._views) > MAX_PROCESSES:
+                self._views.popitem(last=False)[1].close()
+        self._views.move_to_end(process)
+        return view
+
+    def _count(self, python: list[Frame], native: int, *, cut: bool) -> None:
+        unreadable = sum(frame is UNREADABLE for frame in python)
+        self._counts["stacks"] += 1
+        self._counts["python_frames"] += len(python) - unreadable
+        self._counts["python_frames_unreadable"] += unreadable
+        self._counts["native_frames"] += native
+        self._counts["native_stacks_cut"] += cut

@@ -1,0 +1,156 @@
+"""Where a process keeps the OpenTelemetry thread context record (OTEP 4947): thread pointer + a
+constant.
+
+The publisher exports the thread-local pointer `otel_thread_ctx_v1`. A library reaches it through a
+word of its GOT that the dynamic linker has filled in, so that word is read from the live process;
+in the main program the linker has fixed the place, and the ELF headers tell it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_gpuflame.symbolize.elf import (
+    EM_AARCH64,
+    EM_X86_64,
+    ET_EXEC,
+    PT_INTERP,
+    PT_TLS,
+    SHT_RELA,
+    ElfHeaders,
+)
+from otel_gpuflame.symbolize.elf_files import ElfFile, ElfFiles
+from otel_gpuflame.symbolize.elf_symbols import STT_TLS, Symbol
+from otel_gpuflame.symbolize.maps import Mapping, read_maps
+from otel_gpuflame.symbolize.memory import ProcessMemory
+
+SYMBOL_NAME = "otel_thread_ctx_v1"
+MAX_RELOCATION_BYTES = 128 << 20
+MAX_STATIC_TLS_BYTES = 1 << 24
+"""Static TLS is tens of KiB; a pointer to a descriptor of dynamic TLS is far beyond this."""
+
+_log = logging.getLogger(__name__)
+_RELA = np.dtype([("offset", "<u8"), ("type", "<u4"), ("symbol", "<u4"), ("addend", "<i8")])
+
+
+@dataclass(frozen=True, slots=True)
+class _Abi:
+    """Relocation types, and the size of the thread control block where TLS lies above the thread
+    pointer (else 0).
+    """
+
+    tpoff: int
+    descriptor: int
+    control_block_bytes: int
+
+
+_ABIS = {EM_X86_64: _Abi(18, 36, 0), EM_AARCH64: _Abi(1030, 1031, 16)}
+
+
+def find_thread_context(pid: int, proc: Path, files: ElfFiles | None = None) -> int | None:
+    """Offset of `otel_thread_ctx_v1` from the thread pointer, negative on x86-64.
+
+    None where no mapped file exports it, or its place differs from thread to thread (dynamic TLS);
+    the reason is logged at level DEBUG.
+    """
+    maps = read_maps(pid, proc)
+    if maps is None:
+        return None
+    files = files or ElfFiles()
+    seen: set[tuple[str, int, str]] = set()
+    for mapping in maps.mappings:
+        if not mapping.is_file or mapping.file_identity in seen:
+            continue
+        seen.add(mapping.file_identity)
+        elf = files.open(pid, mapping, proc)
+        symbol = None if elf is None else elf.dynamic_symbol(SYMBOL_NAME)
+        if elf is None or symbol is None:
+            continue
+        offset = _offset(pid, proc, mapping, _Publisher(elf, symbol))
+        if offset is not None:
+            return offset
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Publisher:
+    elf: ElfFile
+    symbol: Symbol
+
+
+def _offset(pid: int, proc: Path, mapping: Mapping, publisher: _Publisher) -> int | None:
+    headers, path = publisher.elf.headers, mapping.path
+    abi = _ABIS.get(headers.machine)
+    bias = headers.bias_of(mapping.start, mapping.offset)
+    if abi is None or bias is None or publisher.symbol.type != STT_TLS:
+        _log.debug("%s: %s is not a thread-local symbol of a known machine", path, SYMBOL_NAME)
+        return None
+    if _is_program(headers):
+        return _program_offset(headers, publisher.symbol, abi)
+    memory = ProcessMemory(pid, proc)
+    try:
+        for slot, is_descriptor in _slots(publisher, abi):
+            word = memory.u64(bias + slot + (8 if is_descriptor else 0))
+            offset = None if word is None else _signed(word)
+            if offset and _is_static(offset, abi):
+                return offset
+            _log.debug(
+                "%s: no constant offset in the GOT (%s): dynamic TLS, or not relocated yet",
+                path,
+                offset,
+            )
+    finally:
+        memory.close()
+    _log.debug("%s: %s has no place that is the same in all threads", path, SYMBOL_NAME)
+    return None
+
+
+def _is_program(headers: ElfHeaders) -> bool:
+    """A position-independent program is a shared object by type, but asks for a dynamic linker."""
+    return headers.type == ET_EXEC or any(each.type == PT_INTERP for each in headers.segments)
+
+
+def _program_offset(headers: ElfHeaders, symbol: Symbol, abi: _Abi) -> int | None:
+    for segment in headers.segments:
+        if segment.type == PT_TLS:
+            align = max(segment.align, 1)
+            if abi.control_block_bytes:
+                return _round_up(abi.control_block_bytes, align) + symbol.value
+            return symbol.value - _round_up(segment.memory_bytes, align)
+    return None
+
+
+def _slots(publisher: _Publisher, abi: _Abi) -> Iterator[tuple[int, bool]]:
+    """ELF addresses of GOT entries for the symbol, and whether they are TLS descriptors (resolver,
+    argument).
+    """
+    for section in publisher.elf.headers.sections_of(SHT_RELA):
+        count = min(section.size, MAX_RELOCATION_BYTES) // _RELA.itemsize
+        raw = publisher.elf.data.read(section.offset, count * _RELA.itemsize)
+        rows: NDArray[Any] = np.frombuffer(raw, _RELA, len(raw) // _RELA.itemsize)
+        # By number, or (where the library binds to its own symbol) by place in the library's TLS.
+        by_number = (rows["symbol"] == publisher.symbol.number) & (rows["addend"] == 0)
+        by_place = (rows["symbol"] == 0) & (rows["addend"] == publisher.symbol.value)
+        for kind, is_descriptor in ((abi.tpoff, False), (abi.descriptor, True)):
+            for row in rows[(rows["type"] == kind) & (by_number | by_place)]:
+                yield int(row["offset"]), is_descriptor
+
+
+def _is_static(offset: int, abi: _Abi) -> bool:
+    below = abi.control_block_bytes == 0
+    return -MAX_STATIC_TLS_BYTES < offset < 0 if below else 0 < offset < MAX_STATIC_TLS_BYTES
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
+
+
+def _round_up(value: int, align: int) -> int:
+    return (value + align - 1) // align * align

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every counted entry point once. Names that share an address (EXTRA_ALIASES) count as the first. */
+#define OGF_APIS(X) \
+	X(cuInit) X(cuDriverGetVersion) X(cuGetErrorName) X(cuGetErrorString) \
+	X(cuGetProcAddress) X(cuGetProcAddress_v2) \
+	X(cuDeviceGet) X(cuDeviceGetCount) X(cuDeviceGetName) X(cuDeviceGetUuid_v2) \
+	X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxSetFlags_v2) \
+	X(cuCtxCreate_v2) X(cuCtxDestroy_v2) X(cuCtxSetCurrent) X(cuCtxGetCurrent) \
+	X(cuCtxSynchronize) X(cuCtxSynchronize_v2) \
+	X(cuStreamCreate) X(cuStreamCreateWithPriority) X(cuStreamDestroy_v2) \
+	X(cuStreamSynchronize) X(cuStreamSynchronize_ptsz) X(cuStreamQuery) X(cuStreamQuery_ptsz) \
+	X(cuStreamWaitEvent) X(cuStreamWaitEvent_ptsz) \
+	X(cuEventCreate) X(cuEventDestroy_v2) X(cuEventRecord) X(cuEventRecord_ptsz) \
+	X(cuEventRecordWithFlags) X(cuEventRecordWithFlags_ptsz) \
+	X(cuEventSynchronize) X(cuEventQuery) X(cuEventElapsedTime) X(cuEventElapsedTime_v2) \
+	X(cuModuleLoadData) X(cuModuleUnload) X(cuModuleGetFunction) X(cuFuncGetName) \
+	X(cuLibraryLoadData) X(cuLibraryUnload) X(cuLibraryGetKernel) \
+	X(cuKernelGetFunction) X(cuKernelGetName) \
+	X(cuLaunchKernel) X(cuLaunchKernel_ptsz) X(cuLaunchKernelEx) X(cuLaunchKernelEx_ptsz) \
+	X(cuLaunchCooperativeKernel) X(cuLaunchCooperativeKernel_ptsz) \
+	X(cuStreamBeginCapture_v2) X(cuStreamBeginCapture_v2_ptsz) \
+	X(cuStreamEndCapture) X(cuStreamEndCapture_ptsz) \
+	X(cuStreamIsCapturing) X(cuStreamIsCapturing_ptsz) \
+	X(cuGraphCreate) X(cuGraphDestroy) X(cuGraphAddKernelNode_v2) \
+	X(cuGraphInstantiateWithFlags) X(cuGraphExecDestroy) X(cuGraphLaunch) X(cuGraphLaunch_ptsz) \
+	X(cuMemAlloc_v2) X(cuMemFree_v2) X(cuMemHostAlloc) X(cuMemFreeHost) \
+	X(cuMemcpy) X(cuMemcpy_ptds) X(cuMemcpyAsync) X(cuMemcpyAsync_ptsz) \
+	X(cuMemcpyHtoD_v2) X(cuMemcpyHtoD_v2_ptds) X(cuMemcpyHtoDAsync_v2) X(cuMemcpyHtoDAsync_v2_ptsz) \
+	X(cuMemcpyDtoH_v2) X(cuMemcpyDtoH_v2_ptds) X(cuMemcpyDtoHAsync_v2) X(cuMemcpyDtoHAsync_v2_ptsz) \
+	X(cuMemcpyDtoD_v2) X(cuMemcpyDtoD_v2_ptds) X(cuMemcpyDtoDAsync_v2) X(cuMemcpyDtoDAsync_v2_ptsz) \
+	X(cuMemsetD8_v2) X(cuMemsetD8_v2_ptds) X(cuMemsetD8Async) X(cuMemsetD8Async_ptsz) \
+	X(cuMemsetD32_v2) X(cuMemsetD32_v2_ptds) X(cuMemsetD32Async) X(cuMemsetD32Async_ptsz)
+
+enum ogf_api {
+#define OGF_API_ENUM(name) OGF_API_##name,
+	OGF_APIS(OGF_API_ENUM)
+#undef OGF_API_ENUM
+	OGF_API_COUNT,
+};

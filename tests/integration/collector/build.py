@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the tests' OpenTelemetry Collector from Go modules, once for each state of its sources."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from otel_gpuflame.errors import OtelGpuflameError
+
+SOURCE_DIR = Path(__file__).parent / "otelcol"
+BUILD_TIMEOUT_S = 1500.0
+_PROGRESS_PACKAGES = 100
+
+
+class CollectorError(OtelGpuflameError):
+    """The Collector could not be built, started or stopped; the message holds its own words."""
+
+
+def find_go() -> Path | None:
+    """The `go` command: first on PATH, then where go.dev's archive installs it."""
+    on_path = shutil.which("go")
+    if on_path is not None:
+        return Path(on_path)
+    usual = Path("/usr/local/go/bin/go")
+    return usual if usual.is_file() else None
+
+
+def default_cache_dir() -> Path:
+    """`${XDG_CACHE_HOME:-~/.cache}/otel-gpuflame`."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "otel-gpuflame"
+
+
+def cached_binary(cache_dir: Path) -> Path:
+    """Where the build of the present sources belongs; the file may not exist yet."""
+    digest = hashlib.sha256()
+    for name in ("go.mod", "go.sum", "main.go"):
+        content = (SOURCE_DIR / name).read_bytes()
+        digest.update(f"{name}:{len(content)}:".encode())
+        digest.update(content)
+    return cache_dir / f"otelcol-{digest.hexdigest()[:16]}"
+
+
+def build_collector(cache_dir: Path | None = None) -> Path:
+    """Build once and return the executable; later calls with the same sources return at once.
+
+    A cold build compiles some 900 packages: about two minutes on two cores, after the download.
+
+    Raises:
+        CollectorError: Go is missing or older than go.mod asks for, or the build failed.
+    """
+    cache = default_cache_dir() if cache_dir is None else cache_dir
+    binary = cached_binary(cache)
+    cache.mkdir(parents=True, exist_ok=True)
+    with _exclusive(cache / "otelcol.lock"):
+        if not binary.exists():
+            _go_build(binary)
+    return binary
+
+
+@contextmanager
+def _exclusive(lock_path: Path) -> Iterator[None]:
+    with lock_path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _go_build(binary: Path) -> None:
+    go = find_go()
+    if go is None:
+        raise CollectorError(
+            "cannot build the test Collector: no `go` command on PATH nor in /usr/local/go/bin. "
+            "Install Go 1.26 or newer (https://go.dev/dl), or leave the collector tests out "
+            "with `pytest -m 'not collector'`."
+        )
+    partial = binary.with_suffix(f".partial-{os.getpid()}")
+    command = [str(go), "build", "-v", "-trimpath", "-buildvcs=false", "-ldflags=-s -w"]
+    _say(f"building {binary.name} with {go}: one to several minutes when Go's cache is cold")
+    started_s = time.monotonic()
+    process = subprocess.Popen(
+        [*command, "-o", str(partial), "."],
+        cwd=SOURCE_DIR,
+        # Without cgo the build needs no C compiler.
+        env={**os.environ, "CGO_ENABLED": "0"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    timer = threading.Timer(BUILD_TIMEOUT_S, process.kill)
+    timer.start()
+    try:
+        output = _relay_progress(process)
+        return_code = process.wait()
+    finally:
+        timer.cancel()
+        process.kill()
+        process.wait()
+    took_s = time.monotonic() - started_s
+    if return_code != 0:
+        partial.unlink(missing_ok=True)
+        raise CollectorError(
+            f"`go build` in {SOURCE_DIR} ended with {return_code} after {took_s:.0f} s "
+            f"(the limit is {BUILD_TIMEOUT_S:.0f} s). Its last lines:\n" + "\n".join(output[-20:])
+        )
+    partial.rename(binary)
+    _say(f"built {binary} in {took_s:.0f} s")
+
+
+def _relay_progress(process: subprocess.Popen[str]) -> list[str]:
+    assert process.stderr is not None
+    lines: list[str] = []
+    for line in process.stderr:
+        lines.append(line.rstrip())
+        if len(lines) % _PROGRESS_PACKAGES == 0:
+            _say(f"{len(lines)} packages: {lines[-1]}")
+    return lines
+
+
+def _say(text: str) -> None:
+    print(f"[otelcol] {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    # For CI, which builds before the tests so that no test's time limit covers a cold build.
+    print(build_collector())

@@ -1,0 +1,171 @@
+"""Events, captures and hand-made blocks for the tests of the capture file."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import zstandard
+
+from otel_gpuflame.events import wire
+from otel_gpuflame.events.capture_format import Kind
+from otel_gpuflame.events.capture_reader import CaptureReader, read_capture
+from otel_gpuflame.events.capture_writer import CaptureWriter
+from otel_gpuflame.events.frames import Frame, FrameKind, ProcessKey, Stack, StackKey, mark
+from otel_gpuflame.events.records import (
+    CallArray,
+    Calls,
+    CaptureStart,
+    Event,
+    HandleName,
+    LossCount,
+    Names,
+    SourceCounters,
+    Stacks,
+    TargetInfo,
+    Targets,
+    Watermark,
+)
+
+PROCESS = ProcessKey(4242, 123_456_789)
+START = CaptureStart(1_000, 1_700_000_000_000_000_000, (("host.name", "h"), ("os.type", "linux")))
+
+
+def calls(count: int, *, seed: int = 0, dtype: np.dtype[Any] = wire.CALL) -> CallArray:
+    """`count` rows of random bytes."""
+    data = np.random.default_rng(seed).bytes(count * dtype.itemsize)
+    return np.frombuffer(data, dtype=dtype).copy()
+
+
+def small_recording() -> list[Event]:
+    """Every kind of event, in two segments."""
+    python = Frame(FrameKind.PYTHON, "train", file="/srv/träin.py", line=88)
+    native = Frame(
+        FrameKind.NATIVE, "f()", "_Z1fv", module="/l.so", build_id="ab", address=2**64 - 1
+    )
+    first = Stack(StackKey(2**64 - 1, 1), PROCESS, (python, native))
+    second = Stack(StackKey(3, 4), PROCESS, (python, mark("spin")))
+    return [
+        START,
+        Targets((TargetInfo(PROCESS, (("process.pid", 4242), ("service.name", "träin"))),)),
+        Names((HandleName(PROCESS, 1_001, 2**64 - 1, "_Z4gemmv"),)),
+        Stacks((first,)),
+        Calls(calls(3, seed=1)),
+        Calls(calls(0)),
+        Calls(calls(1, seed=2)),
+        Watermark(2_000),
+        Stacks((second,)),
+        Calls(calls(2, seed=3)),
+        SourceCounters(2_500, (LossCount("launch", "seen", 6), LossCount("launch", "sent", 6))),
+        Watermark(3_000),
+    ]
+
+
+def capture_bytes(events: Iterable[Event], *, flush_after_ns: int = 0) -> bytes:
+    """A whole capture of `events`."""
+    sink = io.BytesIO()
+    writer = CaptureWriter(sink, created={"version": "test"}, flush_after_ns=flush_after_ns)
+    for event in events:
+        writer.write(event)
+    writer.close()
+    return sink.getvalue()
+
+
+def read_all(data: bytes) -> tuple[list[Event], CaptureReader]:
+    """All events that can be read from `data`, and the exhausted reader."""
+    reader = read_capture(io.BytesIO(data))
+    return list(reader), reader
+
+
+def same(left: Event, right: Event) -> bool:
+    """Whether two events are equal, arrays byte by byte."""
+    if isinstance(left, Calls) and isinstance(right, Calls):
+        return left.rows.dtype == right.rows.dtype and left.rows.tobytes() == right.rows.tobytes()
+    return left == right
+
+
+def assert_same(found: list[Event], expected: list[Event]) -> None:
+    """Fail unless both lists hold equal events in equal order."""
+    assert len(found) == len(expected)
+    for left, right in zip(found, expected, strict=True):
+        assert same(left, right), (left, right)
+
+
+def is_prefix(found: list[Event], expected: list[Event]) -> bool:
+    """Whether `found` is how `expected` begins."""
+    return len(found) <= len(expected) and all(map(same, found, expected))
+
+
+def split(data: bytes) -> tuple[bytes, list[tuple[int, bytes]]]:
+    """Prologue with header, and (kind, block) in file order, by the documented layout."""
+    (header_bytes,) = struct.unpack_from("<I", data, 12)
+    offset = 20 + header_bytes
+    head, blocks = data[:offset], []
+    while offset < len(data):
+        kind, _, _, _, _, stored_bytes, _ = struct.unpack_from("<HBBIIII", data, offset)
+        end = offset + 20 + stored_bytes
+        blocks.append((kind, data[offset:end]))
+        offset = end
+    return head, blocks
+
+
+def forge(head: bytes, blocks: Iterable[bytes]) -> bytes:
+    """A file with valid checksums over whatever the blocks claim."""
+    body = head[:16] + struct.pack("<I", zlib.crc32(head[20:], zlib.crc32(head[:16]))) + head[20:]
+    chain = zlib.crc32(head[20:], zlib.crc32(head[:16]))
+    for block in blocks:
+        chain = zlib.crc32(block[20:], zlib.crc32(block[:16], chain))
+        body += block[:16] + struct.pack("<I", chain) + block[20:]
+    return body
+
+
+def block(kind: int, rows: int, raw: bytes, **claims: int) -> bytes:
+    """A block whose checksum `forge` fills in; `claims` replace header fields by name."""
+    fields = {
+        "kind": kind,
+        "encoding": 0,
+        "reserved": 0,
+        "rows": rows,
+        "raw_bytes": len(raw),
+        "stored_bytes": len(raw),
+    }
+    fields.update(claims)
+    return struct.pack("<HBBIIII", *fields.values(), 0) + raw
+
+
+def packed(kind: int, rows: int, raw: bytes, **claims: int) -> bytes:
+    """As `block`, compressed."""
+    stored = zstandard.compress(raw)
+    return block(kind, rows, stored, **{"encoding": 1, "raw_bytes": len(raw), **claims})
+
+
+def with_header(head: bytes, **changes: Any) -> bytes:
+    """`head` with keys of its JSON replaced."""
+    header = {**json.loads(head[20:]), **changes}
+    text = json.dumps(header).encode()
+    return head[:12] + struct.pack("<II", len(text), 0) + text
+
+
+def events_block(*entries: tuple[int, int]) -> bytes:
+    """The block that ends a segment."""
+    kinds = np.array([kind for kind, _ in entries], "<u2")
+    rows = np.array([rows for _, rows in entries], "<u4")
+    return block(Kind.EVENTS, len(entries), shuffled(kinds) + shuffled(rows))
+
+
+def shuffled(column: np.ndarray[Any, Any]) -> bytes:
+    """Byte planes of a column."""
+    return np.ascontiguousarray(column).view("u1").reshape(len(column), column.itemsize).T.tobytes()
+
+
+def offsets_of(blocks: Iterable[tuple[int, bytes]], head: bytes) -> Iterator[int]:
+    """Where each block begins."""
+    offset = len(head)
+    for _, data in blocks:
+        yield offset
+        offset += len(data)

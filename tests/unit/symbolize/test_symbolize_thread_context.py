@@ -1,0 +1,138 @@
+"""The constant offset of the thread context pointer, for every way a linker can place it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_gpuflame.symbolize.thread_context import find_thread_context
+
+PROC = Path("/proc")
+
+LIBRARY = """
+__attribute__((visibility(VISIBILITY))) __thread void *otel_thread_ctx_v1;
+static __thread char padding[PADDING];
+char *place(void) {
+    padding[PADDING / 2] += 1;
+    return (char *)&otel_thread_ctx_v1;
+}
+"""
+# Prints the offset in the main thread, and in another one, then waits.
+PROGRAM = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+char *(*place_fn)(void);
+static void *say(void *unused) {
+    printf("%ld ", (long)(place_fn() - (char *)__builtin_thread_pointer()));
+    return unused;
+}
+char *place(void);
+int main(int argc, char **argv) {
+    pthread_t thread;
+    void *library = argc > 1 ? dlopen(argv[1], RTLD_NOW) : NULL;
+    place_fn = library ? (char *(*)(void))dlsym(library, "place") : LINKED;
+    if (!place_fn) {
+        fprintf(stderr, "%s", dlerror());
+        return 1;
+    }
+    say(NULL);
+    pthread_create(&thread, NULL, say, NULL);
+    pthread_join(thread, NULL);
+    printf("\\n");
+    fflush(stdout);
+    return getchar() == 0;
+}
+"""
+SHARED = ("-shared", "-fPIC")
+DESCRIPTOR = ("-mtls-dialect=gnu2",)
+INITIAL = ("-ftls-model=initial-exec",)
+GENERAL = ("-mtls-dialect=gnu", "-ftls-model=global-dynamic")
+
+
+@pytest.fixture
+def offsets(
+    build: Callable[..., Path], start: Callable[..., Any]
+) -> Callable[..., tuple[int | None, list[int]]]:
+    """What is found, and what the two threads of a program say, for a library built with options."""
+
+    def run(
+        *options: str, opened: bool, visibility: str = "default", padding: int = 64
+    ) -> tuple[int | None, list[int]]:
+        definitions = (f'-DVISIBILITY="{visibility}"', f"-DPADDING={padding}")
+        library = build("libcontext.so", LIBRARY, *SHARED, *definitions, *options)
+        if opened:
+            command = [build("program", PROGRAM, "-DLINKED=NULL", "-ldl", "-pthread"), library]
+        else:
+            command = [build("program", PROGRAM, "-DLINKED=place", str(library), "-pthread")]
+        with start(command) as (child, output):
+            said = [int(word) for word in output.readline().split()]
+            return find_thread_context(child.pid, PROC), said
+
+    return run
+
+
+@pytest.mark.parametrize("opened", [False, True], ids=["linked", "dlopen"])
+@pytest.mark.parametrize("visibility", ["default", "protected"])
+@pytest.mark.parametrize("model", [INITIAL, DESCRIPTOR], ids=["initial-exec", "descriptor"])
+def test_a_library_is_found_through_its_got(
+    offsets: Callable[..., Any], model: tuple[str, ...], visibility: str, opened: bool
+) -> None:
+    """TPOFF64 and TLSDESC, the symbol named by index (default) or by place (protected)."""
+    found, said = offsets(*model, opened=opened, visibility=visibility)
+    assert said[0] == said[1] < 0
+    assert found == said[0]
+
+
+def test_a_library_bound_to_itself_is_found_by_place(offsets: Callable[..., Any]) -> None:
+    """With -Bsymbolic the relocation has no symbol, only an addend."""
+    found, said = offsets(*DESCRIPTOR, "-Wl,-Bsymbolic", opened=False)
+    assert found == said[0]
+
+
+@pytest.mark.parametrize("model", [DESCRIPTOR, GENERAL], ids=["descriptor", "general dynamic"])
+def test_dynamic_tls_is_refused_with_a_reason(
+    offsets: Callable[..., Any], caplog: pytest.LogCaptureFixture, model: tuple[str, ...]
+) -> None:
+    """A library whose TLS lies elsewhere in each thread gives None, and the log says why."""
+    with caplog.at_level(logging.DEBUG):
+        found, said = offsets(*model, opened=True, padding=1 << 20)
+    assert said[0] != said[1]
+    assert found is None
+    assert "no place that is the same in all threads" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [("-pie", "-fPIE"), ("-no-pie",)], ids=["pie", "fixed"])
+@pytest.mark.parametrize("align", [8, 64])
+def test_the_main_program_is_found_by_its_headers(
+    build: Callable[..., Path], start: Callable[..., Any], kind: tuple[str, ...], align: int
+) -> None:
+    """An exported symbol of the program itself has no GOT entry that matters."""
+    source = f"static __thread int aligned __attribute__((aligned({align}))) = 1;\n"
+    source += LIBRARY.replace("padding[PADDING / 2] += 1", "padding[1] += aligned")
+    options = ('-DVISIBILITY="default"', "-DPADDING=40", "-DLINKED=place", "-rdynamic", "-pthread")
+    program = build("program", source + PROGRAM, *options, *kind)
+    with start([program]) as (child, output):
+        said = [int(word) for word in output.readline().split()]
+        assert find_thread_context(child.pid, PROC) == said[0] == said[1]
+
+
+def test_a_process_without_publisher_has_none(
+    build: Callable[..., Path], start: Callable[..., Any]
+) -> None:
+    """No symbol, no offset."""
+    program = build("program", '#include <stdio.h>\nint main(void) { puts(""); return getchar(); }')
+    with start([program]) as (child, output):
+        output.readline()
+        assert find_thread_context(child.pid, PROC) is None
+
+
+def test_a_process_that_is_gone_has_none() -> None:
+    """No process, no offset, no exception."""
+    assert find_thread_context(1 << 30, PROC) is None
