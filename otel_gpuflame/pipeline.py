@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -15,10 +16,12 @@ from otel_gpuflame.capture.command import StoppedCommand
 from otel_gpuflame.capture.libraries import installed_libraries
 from otel_gpuflame.capture.live import LiveCapture, LiveOptions
 from otel_gpuflame.capture.replay import ReplaySource
+from otel_gpuflame.encode.otlp import encode_otlp
 from otel_gpuflame.errors import TargetError
 from otel_gpuflame.events import wire
 from otel_gpuflame.events.capture_writer import CaptureWriter
-from otel_gpuflame.events.records import Event
+from otel_gpuflame.events.records import CaptureStart, Event, Watermark
+from otel_gpuflame.export import ExportResult, OtlpOptions, Outcome, open_exporter
 from otel_gpuflame.profile.aggregate import AggregateOptions, Aggregator
 from otel_gpuflame.profile.ledger import Ledger
 from otel_gpuflame.profile.model import Bundle
@@ -95,13 +98,11 @@ def record(options: RecordOptions, stopped: Callable[[], bool]) -> RecordResult:
         )
 
 
-def replay(
-    path: Path, options: AggregateOptions, *, shift_to: int | None = None
-) -> ReplayResult:
+def replay(path: Path, options: AggregateOptions, *, shift_to: int | None = None) -> ReplayResult:
     """Aggregate a whole capture file. Raises CaptureFileError if nothing of it can be read."""
     bundles: list[Bundle] = []
     aggregator = Aggregator(options)
-    with ReplaySource(path, shift_to=shift_to, call_dtype=wire.CALL) as source:
+    with ReplaySource(path, shift_to_unix_ns=shift_to, call_dtype=wire.CALL) as source:
         for event in source.events():
             bundles += aggregator.feed(event)
         bundles += aggregator.finish()
@@ -134,9 +135,7 @@ class _Recorder:
         self.bundles += self.aggregator.finish()
 
 
-def _start_command(
-    options: RecordOptions, stack: contextlib.ExitStack
-) -> StoppedCommand | None:
+def _start_command(options: RecordOptions, stack: contextlib.ExitStack) -> StoppedCommand | None:
     if not options.command:
         return None
     command = StoppedCommand(options.command)
@@ -163,7 +162,7 @@ def _open_output(path: Path | None, stack: contextlib.ExitStack) -> BinaryIO | N
     if path is None:
         return None
     try:
-        return stack.enter_context(path.open("wb"))
+        return stack.enter_context(path.open("wb", buffering=0))
     except OSError as error:
         raise TargetError(f"cannot write {path}: {error.strerror}") from error
 
@@ -176,11 +175,55 @@ def _is_over(options: RecordOptions, command: StoppedCommand | None, elapsed_ns:
     return not Path(f"/proc/{options.pid}").is_dir()
 
 
-def total_by_type(bundles: Sequence[Bundle]) -> Iterator[tuple[str, str, int]]:
-    """(sample type, unit, total) over all bundles, in display order."""
-    totals: dict[tuple[str, str], int] = {}
-    for bundle in bundles:
-        for profile in bundle.profiles:
-            key = (profile.sample_type.type, profile.sample_type.unit)
-            totals[key] = totals.get(key, 0) + profile.total
-    yield from ((name, unit, total) for (name, unit), total in totals.items())
+@dataclass(slots=True)
+class SendSummary:
+    """What became of the requests of one capture. `messages` are distinct, in order."""
+
+    requests: int = 0
+    accepted: int = 0
+    failed: int = 0
+    size_bytes: int = 0
+    messages: list[str] = field(default_factory=list)
+
+
+def send_capture(
+    path: Path, windows: AggregateOptions, options: OtlpOptions, end_unix_ns: int | None
+) -> SendSummary:
+    """Replay a capture to a backend, window by window.
+
+    `end_unix_ns` moves all times so that the recording ends then; None keeps them. Backends refuse what is older than
+    an hour or so.
+    """
+    shift_to = None if end_unix_ns is None else end_unix_ns - _length_ns(path)
+    summary = SendSummary()
+    exporter = open_exporter(options)
+    try:
+        for bundle in replay(path, windows, shift_to=shift_to).bundles:
+            dropped: Counter[str] = Counter()
+            for request in encode_otlp([bundle], dropped=dropped):
+                _count_result(summary, exporter.export(request))
+            for name, value in dropped.items():
+                summary.messages.append(
+                    f"{value} of {name} dropped: one sample exceeds the request limit"
+                )
+    finally:
+        exporter.close()
+    return summary
+
+
+def _count_result(summary: SendSummary, result: ExportResult) -> None:
+    summary.requests += 1
+    summary.size_bytes += result.size_bytes
+    if result.outcome in (Outcome.ACCEPTED, Outcome.PARTIAL):
+        summary.accepted += 1
+    if result.outcome is not Outcome.ACCEPTED:
+        summary.failed += 1
+    if result.message and result.message not in summary.messages:
+        summary.messages.append(result.message)
+
+
+def _length_ns(path: Path) -> int:
+    """Time between the start of a capture and its last event."""
+    with ReplaySource(path, call_dtype=wire.CALL) as source:
+        times = [e.time_ns for e in source.events() if isinstance(e, (CaptureStart, Watermark))]
+    return max(times, default=0) - min(times, default=0)

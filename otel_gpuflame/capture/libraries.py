@@ -63,6 +63,19 @@ def read_library(path: Path) -> GpuLibrary | None:
     return GpuLibrary(path, FileKey(status.st_dev, status.st_ino), points)
 
 
+def file_offset_of(path: Path, function: str) -> int | None:
+    """Offset of an exported function in its file; None if there is none."""
+    with path.open("rb") as file:
+        elf = ELFFile(file)
+        symbols = elf.get_section_by_name(".dynsym")
+        if not isinstance(symbols, SymbolTableSection):
+            return None
+        segments = [s for s in elf.iter_segments() if s["p_type"] == "PT_LOAD"]
+        for symbol in symbols.get_symbol_by_name(function) or ():
+            return _file_offset(segments, symbol["st_value"])
+    return None
+
+
 def _probe_points(elf: ELFFile) -> Iterator[ProbePoint]:
     """One point a program and address: aliases of one function share it."""
     segments = [s for s in elf.iter_segments() if s["p_type"] == "PT_LOAD"]

@@ -234,7 +234,7 @@ class LiveCapture:
         self._counters_due_ns = now_ns + _COUNTERS_EVERY_NS
         counts = self._kernel.counters()
         own = {
-            ("record", "undecodable"): self._undecodable + self._drain.malformed(),
+            ("record", "undecodable"): self._undecodable + self._drain.malformed(_CALLS),
             ("stack", "lost"): self._lost_stacks,
         }
         counts += [LossCount(*name, count) for name, count in own.items() if count]

@@ -192,8 +192,10 @@ def _stack(segment: SegmentDecoder, row: tuple[int, ...]) -> Stack:
 def _names(segment: SegmentDecoder, rows: int) -> Names:
     return Names(
         tuple(
-            HandleName(ProcessKey(tgid, start_ns), time_ns, handle, segment.string(name))
-            for tgid, start_ns, time_ns, handle, name in segment.take(Kind.NAMES, rows).tolist()
+            HandleName(
+                ProcessKey(tgid, start_ns), time_ns, handle, segment.string(name), segment.string(readable)
+            )
+            for tgid, start_ns, time_ns, handle, name, readable in segment.take(Kind.NAMES, rows).tolist()
         )
     )
 

@@ -144,7 +144,13 @@ def _stacks(event: Stacks, dictionary: WriteDictionary) -> EncodedEvent:
 
 def _names(event: Names, dictionary: WriteDictionary) -> EncodedEvent:
     rows = [
-        (*_process(each.process), each.time_ns, each.handle, dictionary.string(each.name))
+        (
+            *_process(each.process),
+            each.time_ns,
+            each.handle,
+            dictionary.string(each.name),
+            dictionary.string(each.readable),
+        )
         for each in event.names
     ]
     return _encoded(Kind.NAMES, rows, {})

@@ -11,6 +11,7 @@ from otel_gpuflame.profile.model import AttributeSet, Bundle, Link, Profile, Val
 from otel_gpuflame.profile.sample_types import ALL, SCOPE
 
 _NO_LINK = -1
+_SERVICE_ATTRIBUTES = 1
 
 
 class SampleTable:
@@ -57,7 +58,9 @@ class SampleTable:
             frames=tuple(self._frames),
             stacks=tuple(self._stacks),
             links=tuple(self._links),
-            attribute_sets=((),),
+            # Also on samples: Collectors from 0.163 on turn resource attributes into references, which backends
+            # that read only inline keys show as unknown_service.
+            attribute_sets=((), tuple(item for item in resource if item[0] == "service.name")),
             profiles=tuple(_profile(t, self._values[t]) for t in ALL),
         )
 
@@ -70,6 +73,6 @@ def _profile(sample_type: ValueType, values: dict[tuple[int, int], int]) -> Prof
         sample_type=sample_type,
         stack=column([stack for stack, _ in values]),
         link=column([link for _, link in values]),
-        attributes=np.zeros(len(values), np.int32),
+        attributes=np.full(len(values), _SERVICE_ATTRIBUTES, np.int32),
         value=np.fromiter(values.values(), np.int64, len(values)),
     )

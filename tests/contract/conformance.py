@@ -123,7 +123,7 @@ def _references_and_zeros(request: Request) -> Iterator[Violation]:
         if first is None or (first.ByteSize() if isinstance(first, Message) else first):
             yield Violation("zero-element", name)
     for reference in references(request):
-        if not 0 <= reference.index < len(getattr(dictionary, reference.table)):
+        if not 0 <= reference.entry < len(getattr(dictionary, reference.table)):
             yield Violation("index-range", f"{reference.where}: {reference}")
 
 
@@ -163,7 +163,7 @@ def _duplicates(dictionary: pb.ProfilesDictionary) -> Iterator[Violation]:
 
 
 def _orphans(request: Request) -> Iterator[Violation]:
-    used = {(reference.table, reference.index) for reference in references(request)}
+    used = {(reference.table, reference.entry) for reference in references(request)}
     for name in TABLES:
         for index in range(1, len(getattr(request.dictionary, name))):
             if (name, index) not in used:

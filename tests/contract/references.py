@@ -23,7 +23,7 @@ class Reference(NamedTuple):
 
     where: str
     table: str
-    index: int
+    entry: int
 
 
 _TABLE_OF_FIELD = {

@@ -72,6 +72,12 @@ def resource_attribute(request: Request, key: str, value: str | float) -> None:
         attribute.value.double_value = value
 
 
+def many_labels(request: Request) -> None:
+    """More attributes than Pyroscope takes as labels of a series."""
+    for number in range(20):
+        resource_attribute(request, f"label.{number}", "x")
+
+
 def remove_service_name(request: Request) -> None:
     """Remove the resource attribute by which backends file a profile."""
     attributes = request.resource_profiles[0].resource.attributes
@@ -132,7 +138,7 @@ BREAKAGES: list[tuple[str, Breakage]] = [
     ("pyroscope-one-value", lambda r: first(r).samples[0].values.append(2)),
     ("pyroscope-profile-size", deep_stack),
     ("pyroscope-service-name", remove_service_name),
-    ("pyroscope-labels", lambda r: [resource_attribute(r, f"label.{n}", "x") for n in range(20)]),
+    ("pyroscope-labels", many_labels),
     ("pyroscope-attribute-type", lambda r: resource_attribute(r, "ratio", 0.5)),
     ("pyroscope-label-size", lambda r: resource_attribute(r, "long", "x" * 3_000)),
     ("pyroscope-label-size", lambda r: resource_attribute(r, "k" * 2_000, "x")),

@@ -74,7 +74,7 @@ def _prepend(first: Path, rest: str | None) -> str:
 
 
 def _build_root() -> Path:
-    return Path(os.environ.get("OGF_FAKES_BUILD", FAKES / "build"))
+    return Path(os.environ.get("OGF_FAKES_BUILD", FAKES / ".build"))
 
 
 def _source_hash(settings: Mapping[str, str]) -> str:
@@ -89,6 +89,7 @@ def _source_hash(settings: Mapping[str, str]) -> str:
 def _locked(path: Path) -> Iterator[None]:
     """Several test processes may want the same build at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    (path.parent / ".gitignore").write_text("*\n", encoding="utf-8")
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

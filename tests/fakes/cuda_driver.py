@@ -320,6 +320,6 @@ def _load(name: str) -> ctypes.CDLL:
     except OSError as error:
         msg = (
             f"{name} is not found ({error}): build the doubles with `make -C tests/fakes` and start"
-            " the program with LD_LIBRARY_PATH=tests/fakes/build (tests/fakes/README.md)"
+            " the program with LD_LIBRARY_PATH=tests/fakes/.build (tests/fakes/README.md)"
         )
         raise FakeCudaUnavailableError(msg) from error

@@ -67,7 +67,6 @@ class Drain:
             if result < 0:
                 self.close()
                 raise SourceUnavailable(f"cannot map a BPF ring buffer (errno {-result})")
-        self._count = len(rings)
 
     def start(self) -> None:
         """Start sweeping."""
@@ -90,12 +89,9 @@ class Drain:
         pointer = ctypes.cast(address, POINTER(ctypes.c_uint8))
         return np.ctypeslib.as_array(pointer, shape=(length.value,))
 
-    def malformed(self) -> int:
-        """Records skipped because of their length, since the start."""
-        return sum(
-            int(self._library.ogf_drain_malformed(self._handle, index))
-            for index in range(self._count)
-        )
+    def malformed(self, index: int) -> int:
+        """Records of a ring that were skipped because of their length, since the start."""
+        return int(self._library.ogf_drain_malformed(self._handle, index))
 
     def stop(self) -> None:
         """Stop the thread; `swap(0)` still returns what is left."""

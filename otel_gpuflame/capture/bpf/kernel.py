@@ -13,6 +13,7 @@ import numpy as np
 from otel_gpuflame.capture.bpf.drain import Drain, Ring
 from otel_gpuflame.capture.bpf.libbpf import BpfMap, BpfObject, LibbpfError, load_library
 from otel_gpuflame.capture.bpf.probes import Program
+from otel_gpuflame.capture.bpf.tracefs import tracepoint_id
 from otel_gpuflame.capture.bpf.uprobes import (
     ATTACH_TYPE_UPROBE_MULTI,
     UprobeLinks,
@@ -36,6 +37,8 @@ _OPTIONAL: Final = {
     "on_mmap_enter": "libraries loaded later are found by scanning once a second",
     "on_mmap_exit": "libraries loaded later are found by scanning once a second",
 }
+
+_SYSCALL_TRACEPOINTS: Final = {"on_mmap_enter": "sys_enter_mmap", "on_mmap_exit": "sys_exit_mmap"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +162,18 @@ class CaptureKernel:
             if name in self.report.missing:
                 continue
             try:
-                self.object.attach(name)
+                self._attach_tracepoint(name)
             except LibbpfError:
                 self.report.missing[name] = consequence
+
+    def _attach_tracepoint(self, name: str) -> None:
+        if name not in _SYSCALL_TRACEPOINTS:
+            self.object.attach(name)
+            return
+        number = tracepoint_id("syscalls", _SYSCALL_TRACEPOINTS[name])
+        if number is None:
+            raise LibbpfError(errno.ENOENT, f"find tracepoint {_SYSCALL_TRACEPOINTS[name]}")
+        self.object.attach_tracepoint(name, number)
 
     def _map(self, name: str, value_size: int) -> BpfMap:
         return BpfMap(self._library, self.object.map_fd(name), value_size=value_size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import struct
 from collections.abc import Callable, Iterator
 from ctypes import c_bool, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
@@ -29,6 +30,7 @@ _FUNCTIONS: Final[tuple[tuple[str, Any, tuple[Any, ...]], ...]] = (
     ("bpf_program__set_autoload", c_int, (c_void_p, c_bool)),
     ("bpf_program__set_expected_attach_type", c_int, (c_void_p, c_int)),
     ("bpf_program__attach", c_void_p, (c_void_p,)),
+    ("bpf_program__attach_perf_event", c_void_p, (c_void_p, c_int)),
     (
         "bpf_program__attach_uprobe_opts",
         c_void_p,
@@ -49,6 +51,33 @@ _PRINT_CALLBACK = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
 _SILENT = _PRINT_CALLBACK(lambda _level, _format, _arguments: 0)
 
 
+class LibbpfError(OSError):
+    """A libbpf call failed; `errno` is the kernel's answer and `filename` what was attempted."""
+
+    def __init__(self, code: int, attempt: str) -> None:
+        super().__init__(abs(code), os.strerror(abs(code)), attempt)
+
+
+_PERF_EVENT_OPEN: Final = {"x86_64": 298, "aarch64": 241}
+_PERF_TYPE_TRACEPOINT: Final = 2
+_PERF_ATTRIBUTES_BYTES: Final = 64
+_PERF_FLAG_CLOEXEC: Final = 8
+
+
+def _open_tracepoint(tracepoint_id: int) -> int:
+    """perf_event_open for a tracepoint. One CPU is enough: a BPF program then runs on all."""
+    # type, size, config (the id), sample_period, sample_type, read_format, flags, wakeup_events
+    attributes = struct.pack(
+        "<IIQQQQQI12x", _PERF_TYPE_TRACEPOINT, _PERF_ATTRIBUTES_BYTES, tracepoint_id, 1, 0, 0, 0, 1
+    )
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = _PERF_EVENT_OPEN[os.uname().machine]
+    fd = libc.syscall(number, attributes, -1, 0, -1, _PERF_FLAG_CLOEXEC)
+    if fd < 0:
+        raise LibbpfError(ctypes.get_errno(), f"open tracepoint {tracepoint_id}")
+    return int(fd)
+
+
 class UprobeOptions(ctypes.Structure):
     """struct bpf_uprobe_opts."""
 
@@ -59,13 +88,6 @@ class UprobeOptions(ctypes.Structure):
         ("is_return", c_bool),
         ("function_name", c_char_p),
     )
-
-
-class LibbpfError(OSError):
-    """A libbpf call failed; `errno` is the kernel's answer and `filename` what was attempted."""
-
-    def __init__(self, code: int, attempt: str) -> None:
-        super().__init__(abs(code), os.strerror(abs(code)), attempt)
 
 
 def load_library(path: str | None = None) -> ctypes.CDLL:
@@ -138,6 +160,16 @@ class BpfObject:
         link = self._library.bpf_program__attach(self.program(name))
         if not link:
             raise LibbpfError(ctypes.get_errno(), f"attach {name}")
+        self._links.append(link)
+
+    def attach_tracepoint(self, name: str, tracepoint_id: int) -> None:
+        """Attach to a tracepoint by number: libbpf itself only looks in a mounted tracefs."""
+        fd = _open_tracepoint(tracepoint_id)
+        link = self._library.bpf_program__attach_perf_event(self.program(name), fd)
+        if not link:
+            code = ctypes.get_errno()
+            os.close(fd)
+            raise LibbpfError(code, f"attach {name}")
         self._links.append(link)
 
     def attach_uprobe(

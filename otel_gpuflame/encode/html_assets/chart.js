@@ -4,6 +4,9 @@
 const ROW_PX = 20;
 const SHADES = 3;
 
+/** Ticks that a transition of no duration takes: it is scheduled, started, and ended. */
+const TRANSITION_TICKS = 3;
+
 /** A steady number for a name, so that neighbours differ and a function keeps its shade. */
 function shadeOf(label) {
   let hash = 0;
@@ -31,8 +34,21 @@ class FlameChart {
     const heightPx = depth(root) * ROW_PX;
     if (!this.chart) this.#create(root, widthPx, heightPx);
     this.chart.width(widthPx).height(heightPx).inverted(!flame).update(root);
+    this.#finishTransitions();
     ogfFlame.select(this.host).select("svg").attr("height", heightPx);
     this.#decorate(marks);
+  }
+
+  /** The library always moves boxes, and lets new ones grow for 250 ms; old and new would stand side by side. */
+  #finishTransitions() {
+    for (let tick = 0; tick < TRANSITION_TICKS; tick += 1) ogfFlame.timerFlush();
+    ogfFlame
+      .select(this.host)
+      .selectAll("g.frame rect")
+      .interrupt()
+      .attr("width", function ofBox() {
+        return this.parentNode.getAttribute("width");
+      });
   }
 
   /** Puts the focused box in sight, with two of its ancestors. */

@@ -157,7 +157,7 @@ class Viewer {
     byId("clear").hidden = this.query === "";
     byId("chart").classList.toggle("searching", this.query !== "");
     byId("query").setCustomValidity("");
-    byId("matches").textContent = "";
+    byId("result").textContent = "";
     if (this.query === "") return null;
     try {
       const frames = matchingFrames(this.data, this.query);
@@ -165,12 +165,12 @@ class Viewer {
       const count = found.count === 1 ? "1 match" : `${found.count.toLocaleString("en-US")} matches`;
       const share = `${formatPercent(found.value, this.focusValue)}${this.zoomed ? " of zoom" : ""}`;
       const text = `${count} · ${formatValue(found.value, this.unit)} (${share})`;
-      byId("matches").textContent = found.count ? text : "no match";
+      byId("result").textContent = found.count ? text : "no match";
       return found;
     } catch (error) {
       if (!(error instanceof SyntaxError)) throw error;
       byId("query").setCustomValidity(error.message);
-      byId("matches").textContent = "not a regular expression";
+      byId("result").textContent = "not a regular expression";
       return null;
     }
   }

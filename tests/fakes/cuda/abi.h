@@ -22,6 +22,7 @@ typedef struct ogf_function *CUkernel;
 typedef struct ogf_graph *CUgraph;
 typedef struct ogf_graph *CUgraphExec;
 typedef struct ogf_graph_node *CUgraphNode;
+typedef struct ogf_array *CUarray;
 
 enum {
 	CUDA_SUCCESS = 0,
@@ -46,6 +47,10 @@ enum {
 	CU_CTX_SCHED_SPIN = 1,
 	CU_CTX_SCHED_BLOCKING_SYNC = 4,
 	CU_CTX_SCHED_MASK = 7,
+	CU_MEMORYTYPE_HOST = 1,
+	CU_MEMORYTYPE_DEVICE = 2,
+	CU_MEMORYTYPE_ARRAY = 3,
+	CU_MEMORYTYPE_UNIFIED = 4,
 	CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2,
 	CU_GET_PROC_ADDRESS_SUCCESS = 0,
 	CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1,
@@ -80,6 +85,45 @@ typedef struct {
 	CUcontext context;
 } CUDA_KERNEL_NODE_PARAMS_v2;
 
+typedef struct {
+	size_t width, height;
+	int format;
+	unsigned int channels;
+} CUDA_ARRAY_DESCRIPTOR;
+
+struct ogf_memcpy2d_side {
+	size_t x_bytes, y;
+	int type;
+	void *host;
+	CUdeviceptr device;
+	CUarray array;
+	size_t pitch_bytes;
+};
+
+typedef struct {
+	struct ogf_memcpy2d_side from, to;
+	size_t width_bytes, height;
+} CUDA_MEMCPY2D;
+
+struct ogf_memcpy3d_side {
+	size_t x_bytes, y, z, level;
+	int type;
+	void *host;
+	CUdeviceptr device;
+	CUarray array;
+	void *context;			/* of the peer functions; reserved in the others */
+	size_t pitch_bytes, height;
+};
+
+typedef struct {
+	struct ogf_memcpy3d_side from, to;
+	size_t width_bytes, height, depth;
+} CUDA_MEMCPY3D;
+
+_Static_assert(sizeof(CUDA_MEMCPY2D) == 128, "CUDA_MEMCPY2D is 128 bytes");
+_Static_assert(offsetof(CUDA_MEMCPY2D, width_bytes) == 112, "CUDA_MEMCPY2D.WidthInBytes");
+_Static_assert(sizeof(CUDA_MEMCPY3D) == 200, "CUDA_MEMCPY3D is 200 bytes");
+_Static_assert(offsetof(CUDA_MEMCPY3D, width_bytes) == 176, "CUDA_MEMCPY3D.WidthInBytes");
 _Static_assert(sizeof(CUlaunchConfig) == 56, "CUlaunchConfig is 56 bytes");
 _Static_assert(offsetof(CUlaunchConfig, shared_bytes) == 24, "CUlaunchConfig.sharedMemBytes");
 _Static_assert(offsetof(CUlaunchConfig, stream) == 32, "CUlaunchConfig.hStream");

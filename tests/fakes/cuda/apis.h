@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every counted entry point once. Names that share an address (EXTRA_ALIASES) count as the first. */
+/* Every counted entry point once. Names that share an address count as one: see OGF_ALIAS. */
 #define OGF_APIS(X) \
 	X(cuInit) X(cuDriverGetVersion) X(cuGetErrorName) X(cuGetErrorString) \
 	X(cuGetProcAddress) X(cuGetProcAddress_v2) \
@@ -24,12 +24,43 @@
 	X(cuGraphCreate) X(cuGraphDestroy) X(cuGraphAddKernelNode_v2) \
 	X(cuGraphInstantiateWithFlags) X(cuGraphExecDestroy) X(cuGraphLaunch) X(cuGraphLaunch_ptsz) \
 	X(cuMemAlloc_v2) X(cuMemFree_v2) X(cuMemHostAlloc) X(cuMemFreeHost) \
-	X(cuMemcpy) X(cuMemcpy_ptds) X(cuMemcpyAsync) X(cuMemcpyAsync_ptsz) \
-	X(cuMemcpyHtoD_v2) X(cuMemcpyHtoD_v2_ptds) X(cuMemcpyHtoDAsync_v2) X(cuMemcpyHtoDAsync_v2_ptsz) \
-	X(cuMemcpyDtoH_v2) X(cuMemcpyDtoH_v2_ptds) X(cuMemcpyDtoHAsync_v2) X(cuMemcpyDtoHAsync_v2_ptsz) \
-	X(cuMemcpyDtoD_v2) X(cuMemcpyDtoD_v2_ptds) X(cuMemcpyDtoDAsync_v2) X(cuMemcpyDtoDAsync_v2_ptsz) \
-	X(cuMemsetD8_v2) X(cuMemsetD8_v2_ptds) X(cuMemsetD8Async) X(cuMemsetD8Async_ptsz) \
-	X(cuMemsetD32_v2) X(cuMemsetD32_v2_ptds) X(cuMemsetD32Async) X(cuMemsetD32Async_ptsz)
+	X(cuArrayCreate_v2) X(cuArrayDestroy) \
+	X(cuMemcpy) X(cuMemcpy_ptds) \
+	X(cuMemcpyHtoD_v2) X(cuMemcpyHtoD_v2_ptds) \
+	X(cuMemcpyDtoH_v2) X(cuMemcpyDtoH_v2_ptds) \
+	X(cuMemcpyDtoD_v2) X(cuMemcpyDtoD_v2_ptds) \
+	X(cuMemcpyPeer) X(cuMemcpyPeer_ptds) \
+	X(cuMemcpy2D_v2) X(cuMemcpy2D_v2_ptds) \
+	X(cuMemcpy2DUnaligned_v2) X(cuMemcpy2DUnaligned_v2_ptds) \
+	X(cuMemcpy3D_v2) X(cuMemcpy3D_v2_ptds) \
+	X(cuMemcpy3DPeer) X(cuMemcpy3DPeer_ptds) \
+	X(cuMemcpyHtoA_v2) X(cuMemcpyHtoA_v2_ptds) \
+	X(cuMemcpyAtoH_v2) X(cuMemcpyAtoH_v2_ptds) \
+	X(cuMemcpyDtoA_v2) X(cuMemcpyDtoA_v2_ptds) \
+	X(cuMemcpyAtoD_v2) X(cuMemcpyAtoD_v2_ptds) \
+	X(cuMemcpyAtoA_v2) X(cuMemcpyAtoA_v2_ptds) \
+	X(cuMemsetD8_v2) X(cuMemsetD8_v2_ptds) \
+	X(cuMemsetD16_v2) X(cuMemsetD16_v2_ptds) \
+	X(cuMemsetD32_v2) X(cuMemsetD32_v2_ptds) \
+	X(cuMemsetD2D8_v2) X(cuMemsetD2D8_v2_ptds) \
+	X(cuMemsetD2D16_v2) X(cuMemsetD2D16_v2_ptds) \
+	X(cuMemsetD2D32_v2) X(cuMemsetD2D32_v2_ptds) \
+	X(cuMemcpyAsync) X(cuMemcpyAsync_ptsz) \
+	X(cuMemcpyHtoDAsync_v2) X(cuMemcpyHtoDAsync_v2_ptsz) \
+	X(cuMemcpyDtoHAsync_v2) X(cuMemcpyDtoHAsync_v2_ptsz) \
+	X(cuMemcpyDtoDAsync_v2) X(cuMemcpyDtoDAsync_v2_ptsz) \
+	X(cuMemcpyPeerAsync) X(cuMemcpyPeerAsync_ptsz) \
+	X(cuMemcpy2DAsync_v2) X(cuMemcpy2DAsync_v2_ptsz) \
+	X(cuMemcpy3DAsync_v2) X(cuMemcpy3DAsync_v2_ptsz) \
+	X(cuMemcpy3DPeerAsync) X(cuMemcpy3DPeerAsync_ptsz) \
+	X(cuMemcpyHtoAAsync_v2) X(cuMemcpyHtoAAsync_v2_ptsz) \
+	X(cuMemcpyAtoHAsync_v2) X(cuMemcpyAtoHAsync_v2_ptsz) \
+	X(cuMemsetD8Async) X(cuMemsetD8Async_ptsz) \
+	X(cuMemsetD16Async) X(cuMemsetD16Async_ptsz) \
+	X(cuMemsetD32Async) X(cuMemsetD32Async_ptsz) \
+	X(cuMemsetD2D8Async) X(cuMemsetD2D8Async_ptsz) \
+	X(cuMemsetD2D16Async) X(cuMemsetD2D16Async_ptsz) \
+	X(cuMemsetD2D32Async) X(cuMemsetD2D32Async_ptsz)
 
 enum ogf_api {
 #define OGF_API_ENUM(name) OGF_API_##name,

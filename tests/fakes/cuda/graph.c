@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Graphs: built node by node or by stream capture; a launch runs the nodes one after the other. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "internal.h"
 
@@ -185,12 +184,9 @@ static uint64_t run_node(const struct ogf_graph_node *node)
 		ogf_state.counters.kernel_ns += duration_ns;
 		return duration_ns;
 	}
-	duration_ns = ogf_copy_ns(node->size_bytes);
+	duration_ns = ogf_transfer_ns(&node->transfer);
 	ogf_state.counters.copy_ns += duration_ns;
-	if (node->kind == OGF_NODE_COPY)
-		memmove(node->to, node->from, node->size_bytes);
-	else
-		ogf_fill(node->to, node->value, node->element_bytes, node->size_bytes);
+	ogf_transfer_move(&node->transfer);
 	return duration_ns;
 }
 

@@ -32,6 +32,7 @@ enum ogf_handle_kind {
 	OGF_KERNEL,
 	OGF_GRAPH,
 	OGF_GRAPH_EXEC,
+	OGF_ARRAY,
 	OGF_HANDLE_KINDS,
 };
 
@@ -100,17 +101,43 @@ enum ogf_memory_kind {
 	OGF_DEVICE_MEMORY,
 };
 
-enum ogf_node_kind { OGF_NODE_KERNEL, OGF_NODE_COPY, OGF_NODE_SET };
+/* Where a transfer reads or writes; pitch and slice matter from the second row and slice on. */
+struct ogf_region {
+	char *at;
+	uint64_t pitch_bytes;
+	uint64_t slice_bytes;
+	enum ogf_memory_kind kind;
+};
+
+/* A copy, or a set that fills `to` with an element; boxes of width x height x depth. */
+struct ogf_transfer {
+	struct ogf_region to, from;
+	uint64_t width_bytes, height, depth;
+	bool is_async;
+	bool is_set;
+	uint32_t value;
+	uint32_t element_bytes;
+};
+
+struct ogf_array {
+	struct ogf_handle handle;
+	char *bytes;
+	uint64_t row_bytes;
+	uint64_t height;
+};
+
+enum ogf_node_kind {
+	OGF_NODE_KERNEL,
+	OGF_NODE_TRANSFER,
+};
 
 struct ogf_graph_node {
 	struct ogf_graph_node *next;
 	enum ogf_node_kind kind;
-	struct ogf_name *name;		/* kernel */
-	void *to;			/* copy, set */
-	const void *from;		/* copy */
-	uint64_t size_bytes;
-	uint32_t value;
-	uint32_t element_bytes;
+	union {
+		struct ogf_name *name;
+		struct ogf_transfer transfer;
+	};
 };
 
 struct ogf_graph {
@@ -204,9 +231,9 @@ void ogf_memory_free(void *address);
 enum ogf_memory_kind ogf_memory_kind_of(const void *address);
 bool ogf_memory_is_device(const void *address, uint64_t size_bytes);
 
-/* copy.c: called with the lock held */
-uint64_t ogf_copy_ns(uint64_t size_bytes);
-void ogf_fill(void *to, uint32_t value, uint32_t element_bytes, uint64_t size_bytes);
+/* transfer.c: called with the lock held */
+uint64_t ogf_transfer_ns(const struct ogf_transfer *transfer);
+void ogf_transfer_move(const struct ogf_transfer *transfer);
 
 /* An exported entry point: counted, timed, with a frame of its own. */
 #define OGF_ENTRY(name, parameters, body)					\

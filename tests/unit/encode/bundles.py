@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -108,8 +109,14 @@ _FRAMES = st.builds(
     address=st.integers(0, 2**64 - 1),
 )
 _LINKS = st.builds(Link, st.binary(min_size=16, max_size=16), st.binary(min_size=8, max_size=8))
+
+
+def _attribute_set(attributes: dict[str, Any]) -> AttributeSet:
+    return tuple(sorted(attributes.items()))
+
+
 _WORDS = st.text(min_size=1, max_size=8)
-_ATTRIBUTE_SETS = st.fixed_dictionaries(
+_ATTRIBUTE_SETS: st.SearchStrategy[AttributeSet] = st.fixed_dictionaries(
     {},
     optional={
         "hw.id": _WORDS,
@@ -117,7 +124,7 @@ _ATTRIBUTE_SETS = st.fixed_dictionaries(
         "service.name": _WORDS,
         "thread.id": st.integers(0, 2**40),
     },
-).map(lambda attributes: tuple(sorted(attributes.items())))
+).map(_attribute_set)
 _RESOURCES = st.sampled_from([RESOURCE, (("service.name", "worker"),)])
 
 

@@ -114,7 +114,9 @@ def test_main_binary_is_the_first_mapping() -> None:
     binary = ADD._replace(name="main", system_name="", module="/usr/bin/python3.11", build_id="ee")
     message = decode(
         bundle(
-            {sample_types.GPU_WAIT: [(0, -1, 0, 1)]}, frames=[MODULE, ADD, binary], stacks=[(0, 1, 2)]
+            {sample_types.GPU_WAIT: [(0, -1, 0, 1)]},
+            frames=[MODULE, ADD, binary],
+            stacks=[(0, 1, 2)],
         )
     )
     strings = message.string_table

@@ -183,7 +183,7 @@ def test_no_bundles_is_a_page_without_window() -> None:
 
 def test_negative_values_are_refused() -> None:
     """A negative value has no width; the error names the type and what to use instead."""
-    with pytest.raises(EncodeError, match="gpu_wait has a negative value.*pprof"):
+    with pytest.raises(EncodeError, match=r"gpu_wait has a negative value.*pprof"):
         data_of(bundle({GPU_WAIT: [((python("f"),), None, -1)]}))
 
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page as a file: it is closed to hostile names and to the network, and it is always the same."""
+"""The page as a file: closed to hostile names and to the network, and always the same."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -45,7 +46,7 @@ def structure(text: str) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_stay_data(name: str) -> None:
-    """Whatever a name is, elements, attributes and scripts of the page are those of a plain name."""
+    """Elements, attributes and scripts are those of a plain name, and the name is in the data."""
     text = encode_html(everywhere(name), title=name)
     assert structure(text) == structure(encode_html(everywhere("plain"), title="plain"))
     assert name in ParsedPage(text).data["strings"]
@@ -97,7 +98,7 @@ def test_page_is_deterministic() -> None:
     assert first == second
 
 
-def test_size_of_ten_thousand_deep_stacks(record_property: pytest.RecordProperty) -> None:
+def test_size_of_ten_thousand_deep_stacks(record_property: Callable[[str, object], None]) -> None:
     """Distinct stacks of 40 frames that share nothing cost less than 6 bytes a frame."""
     choice = random.Random(1)
     frames = [python(f"module.function_{i}", f"/app/file_{i % 200}.py", i) for i in range(2000)]

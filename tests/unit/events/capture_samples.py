@@ -6,7 +6,7 @@ import io
 import json
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,7 @@ def small_recording() -> list[Event]:
     return [
         START,
         Targets((TargetInfo(PROCESS, (("process.pid", 4242), ("service.name", "träin"))),)),
-        Names((HandleName(PROCESS, 1_001, 2**64 - 1, "_Z4gemmv"),)),
+        Names((HandleName(PROCESS, 1_001, 2**64 - 1, "_Z4gemmv", "gemm()"),)),
         Stacks((first,)),
         Calls(calls(3, seed=1)),
         Calls(calls(0)),
@@ -89,7 +89,7 @@ def same(left: Event, right: Event) -> bool:
     return left == right
 
 
-def assert_same(found: list[Event], expected: list[Event]) -> None:
+def assert_same(found: Sequence[Event], expected: Sequence[Event]) -> None:
     """Fail unless both lists hold equal events in equal order."""
     assert len(found) == len(expected)
     for left, right in zip(found, expected, strict=True):

@@ -57,7 +57,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(CaptureStart, TIME, TIME, tuples(st.tuples(TEXT, TEXT))),
     st.builds(lambda n, seed: Calls(calls(n, seed=seed)), st.integers(0, 5), st.integers(0, 9)),
     st.builds(Stacks, tuples(STACKS)),
-    st.builds(Names, tuples(st.builds(HandleName, PROCESSES, TIME, WORD, TEXT))),
+    st.builds(Names, tuples(st.builds(HandleName, PROCESSES, TIME, WORD, TEXT, TEXT))),
     st.builds(Targets, tuples(TARGETS)),
     st.builds(SourceCounters, TIME, tuples(st.builds(LossCount, TEXT, TEXT, TIME))),
     st.builds(Watermark, TIME),

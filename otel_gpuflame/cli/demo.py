@@ -1,0 +1,71 @@
+"""`otel-gpuflame demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+
+from otel_gpuflame.cli.outputs import write_html, write_pprof
+from otel_gpuflame.cli.tables import human, print_ledger, print_summary
+from otel_gpuflame.errors import CaptureFileError
+from otel_gpuflame.pipeline import replay
+from otel_gpuflame.profile.aggregate import AggregateOptions
+
+_NAME: Final = "h200_train.ogfcap"
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  otel-gpuflame demo
+  otel-gpuflame demo -o /tmp/demo -n 20"""
+)
+@click.option(
+    "-o",
+    "--output",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="out",
+    show_default=True,
+    help="Directory for demo.pb.gz and demo.html.",
+)
+@click.option(
+    "-n",
+    "--top",
+    "limit",
+    type=click.IntRange(1),
+    default=8,
+    show_default=True,
+    help="Rows of each table.",
+)
+def demo(directory: Path, limit: int) -> None:
+    """Replay the bundled recording of a PyTorch training run on an H200. Needs no GPU and no root."""
+    capture = _bundled_capture()
+    result = replay(capture, AggregateOptions(window_ns=None))
+    console = Console(highlight=False)
+    console.print(f"{capture.name}: {result.created.get('target', 'unknown target')}\n")
+    print_summary(console, result.bundles, limit)
+    print_ledger(console, result.ledger)
+    pprof, html = directory / "demo.pb.gz", directory / "demo.html"
+    sizes = (
+        write_pprof(pprof, result.bundles),
+        write_html(html, result.bundles, "PyTorch training on an H200"),
+    )
+    console.print(f"\n{html}: {human(sizes[1], 'bytes')}, open it in a browser")
+    console.print(
+        f"{pprof}: {human(sizes[0], 'bytes')}, or: go tool pprof -symbolize=none -top {pprof}"
+    )
+
+
+def _bundled_capture() -> Path:
+    """In a checkout it lies under examples/, in an installed package beside the code."""
+    package = Path(__file__).parents[1]
+    for directory in (package.parent / "examples" / "captures", package / "_artifacts"):
+        if (directory / _NAME).is_file():
+            return directory / _NAME
+    raise CaptureFileError(
+        f"the bundled recording {_NAME} is missing: run from a checkout of the repository"
+    )

@@ -1,0 +1,149 @@
+"""`otel-gpuflame record`."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+import click
+from rich.console import Console
+
+from otel_gpuflame import __version__
+from otel_gpuflame.cli.tables import human, print_ledger, print_summary
+from otel_gpuflame.pipeline import RecordOptions, RecordResult
+from otel_gpuflame.pipeline import record as run_record
+
+
+class _StopRequest:
+    """Ctrl-C: the recorded command gets it too, so wait for it to end; the second one ends the recording."""
+
+    def __init__(self, *, has_command: bool) -> None:
+        self._needed = 2 if has_command else 1
+        self._count = 0
+        signal.signal(signal.SIGINT, self._on_signal)
+        signal.signal(signal.SIGTERM, self._on_terminate)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._count += 1
+
+    def _on_terminate(self, _number: int, _frame: FrameType | None) -> None:
+        self._count = self._needed
+
+    def __call__(self) -> bool:
+        return self._count >= self._needed
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True},
+    epilog="""\b
+Examples:
+  otel-gpuflame record -- python train.py
+  otel-gpuflame record -o train.ogfcap --duration 30 -- torchrun --nproc-per-node 8 train.py
+  otel-gpuflame record -o serve.ogfcap --pid 4242 --duration 10""",
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Capture file to write."
+)
+@click.option(
+    "-p", "--pid", type=click.IntRange(1), help="Record this process and its descendants."
+)
+@click.option(
+    "-d",
+    "--duration",
+    "duration_s",
+    type=click.FloatRange(0, min_open=True),
+    help="Stop after this many seconds; the command runs on.",
+)
+@click.option(
+    "--library",
+    "libraries",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Also probe this GPU driver library from the start. May be repeated.",
+)
+@click.option(
+    "-n",
+    "--top",
+    "limit",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="Rows of each table.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="No tables at the end.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def record(
+    output: Path | None,
+    pid: int | None,
+    duration_s: float | None,
+    libraries: tuple[Path, ...],
+    limit: int,
+    quiet: bool,
+    command: tuple[str, ...],
+) -> None:
+    """Record the GPU calls of a command, or of a running process.
+
+    A command and all its descendants are followed from their first instruction. Needs root (or CAP_BPF, CAP_PERFMON,
+    CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH). Tables go to standard error; standard output is the command's.
+    """
+    if bool(command) == (pid is not None):
+        raise click.UsageError("give either a command after `--`, or --pid")
+    if output is None and quiet:
+        raise click.UsageError("--quiet without --output would do nothing")
+    options = RecordOptions(
+        output=output,
+        command=command,
+        pid=pid,
+        duration_s=duration_s,
+        libraries=libraries,
+        attributes=_attributes(command, pid),
+    )
+    result = run_record(options, _StopRequest(has_command=bool(command)))
+    console = Console(stderr=True, highlight=False)
+    if not quiet:
+        console.print()
+        print_summary(console, result.bundles, limit)
+    _print_outcome(console, result, output)
+    if result.exit_code:
+        sys.exit(result.exit_code)
+
+
+def _attributes(command: tuple[str, ...], pid: int | None) -> tuple[tuple[str, str], ...]:
+    return (
+        ("tool", f"otel_gpuflame {__version__}"),
+        ("target", " ".join(command) if command else f"pid {pid}"),
+        ("host", platform.node()),
+        ("kernel", os.uname().release),
+        ("machine", os.uname().machine),
+    )
+
+
+def _print_outcome(console: Console, result: RecordResult, output: Path | None) -> None:
+    print_ledger(console, result.ledger)
+    for program, consequence in result.report.missing.items():
+        console.print(f"  not available here ({program}): {consequence}", style="yellow")
+    for error in result.attach_errors:
+        console.print(f"  {error}", style="yellow")
+    if not result.ledger.accounts():
+        console.print(_why_nothing(result), style="yellow")
+    if output is not None:
+        size = human(result.output_bytes, "bytes")
+        console.print(
+            f"{output}: {size}. Look at it: otel-gpuflame replay {output} --html out.html"
+        )
+
+
+def _why_nothing(result: RecordResult) -> str:
+    if not result.libraries:
+        return (
+            "No GPU call was seen: the target loaded neither libcuda.so.1 nor an OpenCL loader. "
+            "If its driver library has another name, give its path with --library."
+        )
+    return (
+        "No GPU call was seen, although probes were attached. A program that links its driver statically, "
+        "or that ended its GPU work before the recording began, looks like this."
+    )

@@ -1,0 +1,180 @@
+"""`otel-gpuflame replay`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from otel_gpuflame.cli.outputs import write_folded, write_html, write_pprof
+from otel_gpuflame.cli.tables import human, print_ledger, print_summary
+from otel_gpuflame.correlate.spans import SpanLink
+from otel_gpuflame.errors import CaptureFileError
+from otel_gpuflame.export.options import OtlpOptions, otlp_options
+from otel_gpuflame.pipeline import ReplayResult, send_capture
+from otel_gpuflame.pipeline import replay as run_replay
+from otel_gpuflame.profile import sample_types
+from otel_gpuflame.profile.aggregate import AggregateOptions
+from otel_gpuflame.profile.select import only_span
+
+_SENT_WINDOW_NS = 10_000_000_000
+_SPAN_ID_BYTES = 8
+
+
+class _SpanId(click.ParamType[bytes]):
+    """16 hexadecimal digits."""
+
+    name = "span id"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> bytes:
+        try:
+            span_id = bytes.fromhex(value)
+        except ValueError:
+            span_id = b""
+        if len(span_id) != _SPAN_ID_BYTES or not any(span_id):
+            self.fail(
+                f"{value!r} is not a span id: 16 hexadecimal digits, not all zero", param, ctx
+            )
+        return span_id
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  otel-gpuflame replay train.ogfcap
+  otel-gpuflame replay train.ogfcap --pprof train.pb.gz --html train.html
+  otel-gpuflame replay train.ogfcap --span-id 00f067aa0ba902b7 --html step.html
+  otel-gpuflame replay train.ogfcap --folded - --sample-type gpu_launch | head
+  otel-gpuflame replay train.ogfcap --endpoint http://127.0.0.1:4318 --protocol http/protobuf"""
+)
+@click.argument("capture", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--pprof", type=click.Path(path_type=Path, dir_okay=False), help="Write pprof (gzip)."
+)
+@click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a flame graph."
+)
+@click.option(
+    "--folded",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    help="Write folded stacks of --sample-type; - for standard output.",
+)
+@click.option(
+    "--sample-type",
+    type=click.Choice([t.type for t in sample_types.ALL]),
+    default=sample_types.HEADLINE.type,
+    show_default=True,
+    help="Sample type of --folded.",
+)
+@click.option("--span-id", type=_SpanId(), help="Only what belongs to this span.")
+@click.option(
+    "--span-link",
+    type=click.Choice([mode.value for mode in SpanLink]),
+    default=SpanLink.LOCAL_ROOT.value,
+    show_default=True,
+    help="Link samples to the request's first span in the process, or to the innermost one.",
+)
+@click.option("--endpoint", help="Send OTLP profiles to this Collector or backend.")
+@click.option(
+    "--protocol",
+    type=click.Choice(["grpc", "http/protobuf"]),
+    help="Of --endpoint.  [default: OTEL_EXPORTER_OTLP_PROFILES_PROTOCOL, else grpc]",
+)
+@click.option("--keep-times", is_flag=True, help="Send with recorded times instead of ending now.")
+@click.option(
+    "-n",
+    "--top",
+    "limit",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="Rows of each table.",
+)
+def replay(
+    capture: Path,
+    pprof: Path | None,
+    html: Path | None,
+    folded: Path | None,
+    sample_type: str,
+    span_id: bytes | None,
+    span_link: str,
+    endpoint: str | None,
+    protocol: str | None,
+    keep_times: bool,
+    limit: int,
+) -> None:
+    """Make profiles from a capture file, exactly as they would have been made live.
+
+    Headers, TLS, timeout and compression of --endpoint come from OTEL_EXPORTER_OTLP_PROFILES_* or
+    OTEL_EXPORTER_OTLP_* variables.
+    """
+    link = SpanLink(span_link)
+    result = run_replay(capture, AggregateOptions(window_ns=None, span_link=link))
+    bundles = result.bundles if span_id is None else only_span(result.bundles, span_id)
+    if span_id is not None and not bundles:
+        raise CaptureFileError(
+            f"no sample belongs to span {span_id.hex()} with --span-link {span_link}; "
+            "spans of the capture are listed in the page that --html writes"
+        )
+    # Tables would spoil what a pipe expects.
+    console = Console(highlight=False, stderr=folded is not None and str(folded) == "-")
+    print_summary(console, bundles, limit)
+    print_ledger(console, result.ledger)
+    _warn(result)
+    if pprof is not None:
+        console.print(f"{pprof}: {human(write_pprof(pprof, bundles), 'bytes')}")
+    if html is not None:
+        console.print(f"{html}: {human(write_html(html, bundles, capture.name), 'bytes')}")
+    if folded is not None:
+        write_folded(folded, bundles, sample_types.by_name(sample_type))
+    if endpoint is not None:
+        windows = AggregateOptions(window_ns=_SENT_WINDOW_NS, span_link=link)
+        _send(
+            capture,
+            windows,
+            _destination(endpoint, protocol),
+            None if keep_times else time.time_ns(),
+        )
+
+
+def _destination(endpoint: str, protocol: str | None) -> OtlpOptions:
+    """Options from the environment, with the flags in place of its variables."""
+    environment = dict(os.environ) | {"OTEL_EXPORTER_OTLP_PROFILES_ENDPOINT": ""}
+    # The flag is a base, as users know it from OTEL_EXPORTER_OTLP_ENDPOINT: HTTP gets its path appended.
+    environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = (
+        endpoint if "://" in endpoint else f"http://{endpoint}"
+    )
+    if protocol is not None:
+        environment["OTEL_EXPORTER_OTLP_PROFILES_PROTOCOL"] = protocol
+    return otlp_options(environment)
+
+
+def _send(
+    capture: Path, windows: AggregateOptions, options: OtlpOptions, end_unix_ns: int | None
+) -> None:
+    """Send all windows; exits with 1 if anything was not accepted."""
+    summary = send_capture(capture, windows, options, end_unix_ns)
+    for message in summary.messages:
+        click.echo(f"warning: {message}" if summary.failed == 0 else f"error: {message}", err=True)
+    click.echo(
+        f"{options.endpoint} ({options.protocol}): {summary.accepted} of {summary.requests} requests accepted, "
+        f"{human(summary.size_bytes, 'bytes')} before compression"
+    )
+    if summary.failed:
+        sys.exit(1)
+
+
+def _warn(result: ReplayResult) -> None:
+    if result.damage:
+        click.echo(f"warning: {result.damage}; what came before it was used", err=True)
+    for kind, count in result.skipped_blocks.items():
+        click.echo(
+            f"warning: {count} blocks of unknown kind {kind} skipped: a newer version wrote them",
+            err=True,
+        )

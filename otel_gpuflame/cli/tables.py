@@ -1,0 +1,112 @@
+"""Tables for the terminal. Numbers are the exact ones, rounded for reading only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from otel_gpuflame.events.frames import FrameKind
+from otel_gpuflame.profile import sample_types
+from otel_gpuflame.profile.ledger import Ledger
+from otel_gpuflame.profile.model import Bundle, ValueType
+from otel_gpuflame.profile.top import TopRow, top_leaves, top_python_lines, total
+
+_NS_UNITS: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
+_BYTE_UNITS: Final = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+_NAME_WIDTH: Final = 60
+
+
+def human(value: float, unit: str) -> str:
+    """`12.3 ms`, `4.00 MiB`, `1,234`: three significant digits with a unit, counts in full."""
+    units = {"nanoseconds": _NS_UNITS, "bytes": _BYTE_UNITS}.get(unit)
+    if units is None:
+        return f"{value:,.0f}"
+    size, name = next((u for u in units if value >= u[0]), units[-1])
+    number = value / size
+    digits = 0 if size == 1 or number >= 100 else 1 if number >= 10 else 2
+    return f"{number:.{digits}f} {name}"
+
+
+def print_summary(console: Console, bundles: Sequence[Bundle], limit: int) -> None:
+    """Waits by Python line, how they were spent, launched kernels, totals."""
+    wait = sample_types.GPU_WAIT
+    _print_rows(console, "GPU waits by Python line", top_python_lines(bundles, wait), wait, limit)
+    _print_rows(console, "How the CPU waited", top_leaves(bundles, wait), wait, limit)
+    launch = sample_types.GPU_LAUNCH
+    _print_rows(console, "What the GPU was given", top_leaves(bundles, launch), launch, limit)
+    console.print(_totals(bundles))
+
+
+def print_ledger(console: Console, ledger: Ledger) -> None:
+    """One line if nothing was lost, else a row for each kind with losses."""
+    accounts = ledger.accounts()
+    seen = sum(account.seen for account in accounts)
+    lost = sum(account.lost for account in accounts)
+    pending = sum(account.pending for account in accounts)
+    nested = sum(
+        account.seen - account.profiled - account.lost - account.pending for account in accounts
+    )
+    parts = [
+        f"{seen:,} calls seen",
+        f"{sum(a.profiled for a in accounts):,} profiled",
+        f"{lost:,} lost",
+    ]
+    parts += [f"{nested:,} inside another call"] if nested else []
+    parts += [f"{pending:,} still in the driver"] if pending else []
+    console.print(", ".join(parts))
+    for account in accounts:
+        if account.lost:
+            reasons = ", ".join(
+                f"{reason.replace('_', ' ')} {n:,}" for reason, n in account.dropped
+            )
+            console.print(f"  {account.kind}: {reasons}", style="yellow")
+    remarks = {text: count for text, count in ledger.remarks.items() if count}
+    stacks = ledger.source_count("stack", "lost")
+    if stacks:
+        remarks["stacks lost on the way (sent again)"] = stacks
+    for text, count in sorted(remarks.items()):
+        console.print(f"  {text}: {count:,}", style="yellow")
+
+
+def _print_rows(
+    console: Console, title: str, rows: Sequence[TopRow], sample_type: ValueType, limit: int
+) -> None:
+    whole = sum(row.value for row in rows)
+    if not whole:
+        console.print(f"[bold]{title}[/]: none\n")
+        return
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
+    table.add_column(sample_type.type, justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("where", overflow="fold")
+    for row in rows[:limit]:
+        table.add_row(
+            human(row.value, sample_type.unit), f"{100 * row.value / whole:.1f}%", _where(row)
+        )
+    if len(rows) > limit:
+        rest = sum(row.value for row in rows[limit:])
+        table.add_row(
+            human(rest, sample_type.unit),
+            f"{100 * rest / whole:.1f}%",
+            f"… {len(rows) - limit} more",
+        )
+    console.print(table)
+    console.print()
+
+
+def _where(row: TopRow) -> str:
+    name = row.frame.name
+    if row.frame.kind is not FrameKind.PYTHON:
+        return escape(name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1]}…")
+    place = row.place
+    return f"{escape(name)}  [dim]{escape(os.path.basename(place))}[/]"
+
+
+def _totals(bundles: Sequence[Bundle]) -> str:
+    values = (f"{t.type} {human(total(bundles, t), t.unit)}" for t in sample_types.ALL)
+    return "[bold]Totals[/]: " + ", ".join(values)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A headless Chromium that opens pages from files and reports everything that goes wrong in them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from otel_gpuflame.encode.html import encode_html
+from otel_gpuflame.profile.model import Bundle
+from tests.tiers import require
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+OpenPage = Callable[..., "Page"]
+WIDTH_PX, HEIGHT_PX = 1280, 760
+
+
+def _chromium() -> str:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next((path for path in map(shutil.which, names) if path), "")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One browser for all tests, with a profile directory of its own."""
+    require("browser", _chromium() != "", "no chromium on PATH; apt-get install chromium")
+    has_driver = find_spec("playwright") is not None
+    require("browser", has_driver, "playwright is missing; pip install playwright")
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - an optional tool of this tier
+
+    with sync_playwright() as playwright:
+        # Root has no sandbox in containers.
+        arguments = ["--no-sandbox", "--disable-gpu"]
+        running = playwright.chromium.launch(executable_path=_chromium(), args=arguments)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def problems() -> list[str]:
+    """What went wrong in the pages so far; a test takes out what it expects."""
+    return []
+
+
+@pytest.fixture
+def open_page(browser: Browser, tmp_path: Path, problems: list[str]) -> Iterator[OpenPage]:
+    """Opens bundles as a page. Afterwards: no errors, and no request except for the file."""
+    contexts = []
+
+    def open_bundles(bundles: Sequence[Bundle], *, title: str = "t", theme: str = "light") -> Page:
+        file = tmp_path / f"page{len(contexts)}.html"
+        file.write_bytes(encode_html(bundles, title=title).encode("utf-8"))
+        context = browser.new_context(
+            viewport={"width": WIDTH_PX, "height": HEIGHT_PX},
+            color_scheme="dark" if theme == "dark" else "light",
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: problems.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: problems.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: problems.append(f"dialog: {dialog.message}"))
+        page.on(
+            "request",
+            lambda request: (
+                None if request.url == file.as_uri() else problems.append(f"request: {request.url}")
+            ),
+        )
+        page.goto(file.as_uri())
+        return page
+
+    yield open_bundles
+    for context in contexts:
+        context.close()
+    assert problems == []
