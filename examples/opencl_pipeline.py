@@ -171,7 +171,7 @@ def options_from_command_line() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run for the given time and print the rate and the last sum, the same with and without --fixed."""
+    """Run for the given time; print the rate and the last sum, equal with and without --fixed."""
     options = options_from_command_line()
     pipeline = make_pipeline(options.elements)
     print(f"pid {os.getpid()}", flush=True)

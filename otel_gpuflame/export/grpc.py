@@ -14,6 +14,7 @@ from otel_gpuflame.errors import ExportError
 from otel_gpuflame.export.headers import USER_AGENT, request_headers
 from otel_gpuflame.export.options import OtlpOptions
 from otel_gpuflame.export.reply import (
+    CREDENTIALS,
     MAX_REPLY_BYTES,
     UNSUPPORTED,
     accepted,
@@ -35,11 +36,10 @@ _RETRYABLE = frozenset(
         grpc.StatusCode.DATA_LOSS,
     }
 )
-_CREDENTIALS = "check the credentials in OTEL_EXPORTER_OTLP_HEADERS"
 _HINTS = {
     grpc.StatusCode.UNIMPLEMENTED: UNSUPPORTED,
-    grpc.StatusCode.UNAUTHENTICATED: _CREDENTIALS,
-    grpc.StatusCode.PERMISSION_DENIED: _CREDENTIALS,
+    grpc.StatusCode.UNAUTHENTICATED: CREDENTIALS,
+    grpc.StatusCode.PERMISSION_DENIED: CREDENTIALS,
     grpc.StatusCode.DEADLINE_EXCEEDED: "OTEL_EXPORTER_OTLP_TIMEOUT is in milliseconds",
     grpc.StatusCode.UNAVAILABLE: (
         "check that a gRPC receiver listens there, and that http:// or https:// in the endpoint "
@@ -56,7 +56,7 @@ class GrpcTransport:
         """Prepare the channel; raises ExportError where a certificate or key cannot be used."""
         self._endpoint = options.endpoint
         self._channel = _channel(options)
-        self._stub = ProfilesServiceStub(self._channel)
+        self._stub = ProfilesServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._metadata = request_headers(options)
         self._compression = (
             grpc.Compression.Gzip
@@ -117,8 +117,8 @@ def _channel(options: OtlpOptions) -> grpc.Channel:
 
 
 def _retry_after_s(error: grpc.RpcError) -> float | None:
-    for key, value in error.trailing_metadata() or ():
-        if key == _STATUS_DETAILS and isinstance(value, bytes):
-            status = parse_status(value)
+    for item in error.trailing_metadata() or ():
+        if item.key == _STATUS_DETAILS and isinstance(item.value, bytes):
+            status = parse_status(item.value)
             return retry_delay_s(status) if status is not None else None
     return None

@@ -3,44 +3,24 @@
 from __future__ import annotations
 
 import gzip
-import json
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
-from typing import Any
+from collections.abc import Callable
 
 import requests
-from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import (
     ExportProfilesServiceRequest,
-    ExportProfilesServiceResponse,
 )
 
-from otel_gpuflame.errors import ExportError
 from otel_gpuflame.export.headers import USER_AGENT, request_headers
+from otel_gpuflame.export.http_reply import HttpReply, result_of
 from otel_gpuflame.export.options import OtlpOptions
-from otel_gpuflame.export.reply import (
-    MAX_REPLY_BYTES,
-    UNSUPPORTED,
-    accepted,
-    parse_status,
-    printable,
-)
+from otel_gpuflame.export.reply import MAX_REPLY_BYTES, PROTOBUF, printable
 from otel_gpuflame.export.result import ExportResult, Outcome
 from otel_gpuflame.export.tls import client_certificate, trusted_certificates
 
-_PROTOBUF = "application/x-protobuf"
-_RETRYABLE = frozenset({429, 502, 503, 504})
-_CREDENTIALS = "check the credentials in OTEL_EXPORTER_OTLP_HEADERS"
-_HINTS = {
-    401: _CREDENTIALS,
-    403: _CREDENTIALS,
-    404: UNSUPPORTED,
-    413: "raise the limit of the receiver for request bodies",
-}
-_NOT_OTLP = "is the endpoint an OTLP/HTTP receiver, which usually listens on port 4318?"
+_GZIP_LEVEL = 1
+"""A third of the time of level 6 for 3 % more bytes, measured on a request of 1.9 MB."""
+_CHUNK_BYTES = 1024
 
 
 class HttpTransport:
@@ -52,45 +32,95 @@ class HttpTransport:
         self._compress = options.compression == "gzip"
         self._session = requests.Session()
         self._session.headers.update(dict(request_headers(options)))
-        self._session.headers.update({"content-type": _PROTOBUF, "user-agent": USER_AGENT})
+        self._session.headers.update({"content-type": PROTOBUF, "user-agent": USER_AGENT})
         # Without an `auth` of ours, requests would put credentials from ~/.netrc over our headers.
         self._session.auth = _keep_headers
+        self._verify: str | bool = True
         if trusted_certificates(options) is not None:
-            self._session.verify = options.certificate_file
+            self._verify = options.certificate_file
         if client_certificate(options) is not None:
             self._session.cert = (options.client_certificate_file, options.client_key_file)
 
     def send(self, request: ExportProfilesServiceRequest, timeout_s: float) -> ExportResult:
         """Send `request` once."""
-        deadline = time.monotonic() + timeout_s
-        body = request.SerializeToString()
-        headers = {}
-        if self._compress:
-            body = gzip.compress(body, compresslevel=_GZIP_LEVEL, mtime=0)
-            headers["content-encoding"] = "gzip"
         try:
-            with self._session.post(
-                self._endpoint,
-                data=body,
-                headers=headers,
-                timeout=timeout_s,
-                allow_redirects=False,
-                stream=True,
-            ) as response:
-                return self._result(_read(response, deadline))
+            return result_of(self._post(request.SerializeToString(), timeout_s), self._endpoint)
         except requests.exceptions.SSLError as error:
-            return self._failure(
-                Outcome.REJECTED,
-                f"TLS: {_reason(error)} (the authority to trust is given with "
-                "OTEL_EXPORTER_OTLP_CERTIFICATE)",
+            message = (
+                f"TLS: {_reason(error)} "
+                "(OTEL_EXPORTER_OTLP_CERTIFICATE names the file with the authority to trust)"
             )
+            return self._failure(Outcome.REJECTED, message)
         except requests.exceptions.Timeout:
-            return self._failure(
-                Outcome.RETRYABLE,
-                f"no answer within {timeout_s:.3g} s (OTEL_EXPORTER_OTLP_TIMEOUT is in milliseconds)",
+            message = (
+                f"no answer within {timeout_s:.3g} s "
+                "(OTEL_EXPORTER_OTLP_TIMEOUT is in milliseconds)"
             )
+            return self._failure(Outcome.RETRYABLE, message)
         except (
             requests.exceptions.ConnectionError,
             requests.exceptions.ChunkedEncodingError,
         ) as error:
             return self._failure(Outcome.RETRYABLE, _reason(error))
+        except requests.exceptions.RequestException as error:
+            return self._failure(Outcome.REJECTED, _reason(error))
+
+    def close(self) -> None:
+        """Close idle connections; a request in flight ends at its timeout."""
+        self._session.close()
+
+    def _post(self, body: bytes, timeout_s: float) -> HttpReply:
+        deadline = time.monotonic() + timeout_s
+        headers = {}
+        if self._compress:
+            body = gzip.compress(body, compresslevel=_GZIP_LEVEL, mtime=0)
+            headers["content-encoding"] = "gzip"
+        with self._session.post(
+            self._endpoint,
+            data=body,
+            headers=headers,
+            timeout=timeout_s,
+            verify=self._verify,
+            allow_redirects=False,
+            stream=True,
+        ) as response:
+            return HttpReply(
+                status=response.status_code,
+                headers=response.headers,
+                body=_read(response, deadline, time.monotonic),
+            )
+
+    def _failure(self, outcome: Outcome, message: str) -> ExportResult:
+        return ExportResult(outcome=outcome, message=f"{self._endpoint}: {message}")
+
+
+def _read(response: requests.Response, deadline: float, clock: Callable[[], float]) -> bytes | None:
+    """The body, None where it is larger than a reply of OTLP can be."""
+    body = b""
+    for chunk in response.iter_content(_CHUNK_BYTES):
+        body += chunk
+        if len(body) > MAX_REPLY_BYTES:
+            return None
+        if clock() > deadline:
+            raise requests.exceptions.ReadTimeout
+    return body
+
+
+def _keep_headers(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    return request
+
+
+def _reason(error: Exception) -> str:
+    """The innermost cause: what wraps it repeats the URL and the names of internal objects."""
+    cause: BaseException = error
+    while (inner := _inner(cause)) is not None:
+        cause = inner
+    return printable(str(cause) or type(cause).__name__)
+
+
+def _inner(error: BaseException) -> BaseException | None:
+    reason = getattr(error, "reason", None)
+    for candidate in (reason, *error.args):
+        if isinstance(candidate, BaseException):
+            return candidate
+    return None

@@ -71,7 +71,9 @@ def otlp_options(environ: Mapping[str, str]) -> OtlpOptions:
     key, certificate = _get(environ, "CLIENT_KEY"), _get(environ, "CLIENT_CERTIFICATE")
     if bool(key.value) != bool(certificate.value):
         given, missing = (key, certificate) if key.value else (certificate, key)
-        raise ConfigError(f"{given.variable} is set, but {missing.variable} is not: both are needed")
+        raise ConfigError(
+            f"{given.variable} is set, but {missing.variable} is not: both are needed"
+        )
     return OtlpOptions(
         protocol=protocol,
         endpoint=endpoint,

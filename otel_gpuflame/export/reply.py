@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from google.protobuf.message import DecodeError
-from google.rpc.error_details_pb2 import RetryInfo
-from google.rpc.status_pb2 import Status
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import (
     ExportProfilesServiceResponse,
 )
@@ -13,6 +13,9 @@ from otel_gpuflame.export.result import ExportResult, Outcome
 
 MAX_REPLY_BYTES = 65_536
 """An OTLP reply is a few hundred bytes; more is not one, and is not read into memory."""
+
+PROTOBUF = "application/x-protobuf"
+CREDENTIALS = "check the credentials in OTEL_EXPORTER_OTLP_HEADERS"
 
 _MAX_TEXT = 300
 
@@ -54,7 +57,8 @@ def retry_delay_s(status: Status) -> float | None:
                 detail.Unpack(info)
             except DecodeError:
                 return None
-            return max(info.retry_delay.seconds + info.retry_delay.nanos / 1e9, 0.0)
+            delay_s: float = info.retry_delay.seconds + info.retry_delay.nanos / 1e9
+            return max(delay_s, 0.0)
     return None
 
 

@@ -63,6 +63,7 @@ class FunctionTable:
     def __init__(self, data: ElfBytes, headers: ElfHeaders) -> None:
         self._data = data
         self._names: Section | None = None
+        self._complete = False
         self._starts: NDArray[np.uint64] = np.empty(0, np.uint64)
         self._sizes: NDArray[np.uint64] = np.empty(0, np.uint64)
         self._name_offsets: NDArray[np.uint32] = np.empty(0, np.uint32)
@@ -71,6 +72,7 @@ class FunctionTable:
                 self._load(_functions(symbols_of(data, section)))
                 if len(self._starts):
                     self._names = headers.linked(section)
+                    self._complete = section_type == SHT_SYMTAB
                     return
 
     def __len__(self) -> int:
@@ -79,14 +81,15 @@ class FunctionTable:
     def name_at(self, address: int) -> str | None:
         """Linker's name of the function that holds ELF `address`; None where no function does.
 
-        A function of size 0 (assembler) reaches to the next one.
+        A function of size 0 (assembler) reaches to the next one, where the file names them all.
         """
         if not 0 <= address < 1 << 64:
             return None
         last = int(np.searchsorted(self._starts, np.uint64(address), side="right")) - 1
         for index in range(last, max(last - _LOOK_BACK, -1), -1):
             size = int(self._sizes[index])
-            if address < int(self._starts[index]) + size or (size == 0 and index == last):
+            unsized = size == 0 and index == last and self._complete
+            if unsized or address < int(self._starts[index]) + size:
                 name = self._name(int(self._name_offsets[index]))
                 if name:
                     return name

@@ -1,4 +1,4 @@
-"""Target program: calls every counted driver function once, each alias too, and prints the counts."""
+"""Target program: calls every counted driver function, each alias too, and prints the counts."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from dataclasses import dataclass
 
 from tests.fakes import app_common
 from tests.fakes.cuda_driver import FakeCuda
+from tests.fakes.cuda_layouts import (
+    FORMAT_UNSIGNED_8,
+    MEMORY_ARRAY,
+    MEMORY_DEVICE,
+    MEMORY_HOST,
+    ArrayDescriptor,
+    Copy2D,
+    Copy3D,
+    LaunchConfig,
+    Side2D,
+    Side3D,
+)
 
-SIZE_BYTES = 4096
+ROW_BYTES, ROWS, SLICES = 64, 8, 8
+SIZE_BYTES = ROW_BYTES * ROWS * SLICES
+Arguments = tuple[object, ...]
 STREAM_VARIANT = re.compile(r"_(ptsz|ptds)$")
-
-
-class LaunchConfig(ctypes.Structure):
-    """CUlaunchConfig."""
-
-    _fields_ = [
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("shared_bytes", ctypes.c_uint),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.c_void_p),
-        ("attribute_count", ctypes.c_uint),
-    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,7 @@ class Objects:
     graph_exec: ctypes.c_void_p
     device: ctypes.c_void_p
     other: ctypes.c_void_p
+    array: ctypes.c_void_p
     host: ctypes.Array[ctypes.c_char]
 
 
@@ -47,6 +49,9 @@ def make_objects(cuda: FakeCuda) -> Objects:
     graph_exec = cuda.instantiate_captured(stream, lambda: cuda.launch(app_common.KERNEL, stream))
     event = cuda.create_event()
     cuda.record(event, stream)
+    shape = ArrayDescriptor(width=ROW_BYTES, height=ROWS, format=FORMAT_UNSIGNED_8, channels=1)
+    array = ctypes.c_void_p()
+    cuda.call("cuArrayCreate_v2", ctypes.byref(array), ctypes.byref(shape))
     return Objects(
         stream=ctypes.c_void_p(stream),
         event=ctypes.c_void_p(event),
@@ -54,31 +59,20 @@ def make_objects(cuda: FakeCuda) -> Objects:
         graph_exec=ctypes.c_void_p(graph_exec),
         device=ctypes.c_void_p(cuda.allocate(SIZE_BYTES)),
         other=ctypes.c_void_p(cuda.allocate(SIZE_BYTES)),
+        array=array,
         host=cuda.allocate_pinned(SIZE_BYTES),
     )
 
 
-def work_arguments(made: Objects) -> dict[str, tuple[object, ...]]:
-    """Arguments of the functions that give the device work, wait for it or order it."""
-    size, shape = ctypes.c_size_t(SIZE_BYTES), (2, 1, 1, 32, 1, 1, 0)
+def order_arguments(made: Objects) -> dict[str, Arguments]:
+    """Launches, and what orders or waits for them."""
+    shape = (2, 1, 1, 32, 1, 1, 0)
     config = LaunchConfig(grid=(2, 1, 1), block=(32, 1, 1), stream=made.stream)
     return {
         "cuLaunchKernel": (made.function, *shape, made.stream, None, None),
         "cuLaunchCooperativeKernel": (made.function, *shape, made.stream, None),
         "cuLaunchKernelEx": (ctypes.byref(config), made.function, None, None),
         "cuGraphLaunch": (made.graph_exec, made.stream),
-        "cuMemcpy": (made.device, made.other, size),
-        "cuMemcpyAsync": (made.device, made.other, size, made.stream),
-        "cuMemcpyHtoD_v2": (made.device, made.host, size),
-        "cuMemcpyHtoDAsync_v2": (made.device, made.host, size, made.stream),
-        "cuMemcpyDtoH_v2": (made.host, made.device, size),
-        "cuMemcpyDtoHAsync_v2": (made.host, made.device, size, made.stream),
-        "cuMemcpyDtoD_v2": (made.device, made.other, size),
-        "cuMemcpyDtoDAsync_v2": (made.device, made.other, size, made.stream),
-        "cuMemsetD8_v2": (made.device, ctypes.c_ubyte(1), size),
-        "cuMemsetD8Async": (made.device, ctypes.c_ubyte(1), size, made.stream),
-        "cuMemsetD32_v2": (made.device, 1, ctypes.c_size_t(SIZE_BYTES // 4)),
-        "cuMemsetD32Async": (made.device, 1, ctypes.c_size_t(SIZE_BYTES // 4), made.stream),
         "cuStreamSynchronize": (made.stream,),
         "cuStreamQuery": (made.stream,),
         "cuStreamWaitEvent": (made.stream, made.event, 0),
@@ -90,9 +84,72 @@ def work_arguments(made: Objects) -> dict[str, tuple[object, ...]]:
     }
 
 
+def copy_arguments(made: Objects) -> dict[str, Arguments]:
+    """Copies of one row; arrays have room for one slice."""
+    size, none = ctypes.c_size_t(SIZE_BYTES), ctypes.c_void_p()
+    zero, slice_bytes = ctypes.c_size_t(0), ctypes.c_size_t(ROW_BYTES * ROWS)
+    return {
+        "cuMemcpy": (made.device, made.other, size),
+        "cuMemcpyAsync": (made.device, made.other, size, made.stream),
+        "cuMemcpyHtoD_v2": (made.device, made.host, size),
+        "cuMemcpyHtoDAsync_v2": (made.device, made.host, size, made.stream),
+        "cuMemcpyDtoH_v2": (made.host, made.device, size),
+        "cuMemcpyDtoHAsync_v2": (made.host, made.device, size, made.stream),
+        "cuMemcpyDtoD_v2": (made.device, made.other, size),
+        "cuMemcpyDtoDAsync_v2": (made.device, made.other, size, made.stream),
+        "cuMemcpyPeer": (made.device, none, made.other, none, size),
+        "cuMemcpyPeerAsync": (made.device, none, made.other, none, size, made.stream),
+        "cuMemcpyHtoA_v2": (made.array, zero, made.host, slice_bytes),
+        "cuMemcpyHtoAAsync_v2": (made.array, zero, made.host, slice_bytes, made.stream),
+        "cuMemcpyAtoH_v2": (made.host, made.array, zero, slice_bytes),
+        "cuMemcpyAtoHAsync_v2": (made.host, made.array, zero, slice_bytes, made.stream),
+        "cuMemcpyDtoA_v2": (made.array, zero, made.device, slice_bytes),
+        "cuMemcpyAtoD_v2": (made.device, made.array, zero, slice_bytes),
+        "cuMemcpyAtoA_v2": (made.array, zero, made.array, zero, slice_bytes),
+    }
+
+
+def box_arguments(made: Objects) -> dict[str, Arguments]:
+    """Copies and sets of rectangles and boxes: ROW_BYTES x ROWS (x SLICES) bytes."""
+    host = ctypes.addressof(made.host)
+    flat = Copy2D(
+        source=Side2D(type=MEMORY_DEVICE, device=made.device, pitch_bytes=ROW_BYTES),
+        target=Side2D(type=MEMORY_ARRAY, array=made.array),
+        width_bytes=ROW_BYTES,
+        height=ROWS,
+    )
+    pitch = {"pitch_bytes": ROW_BYTES, "height": ROWS}
+    box = Copy3D(
+        source=Side3D(type=MEMORY_HOST, host=host, **pitch),
+        target=Side3D(type=MEMORY_DEVICE, device=made.device, **pitch),
+        width_bytes=ROW_BYTES,
+        height=ROWS,
+        depth=SLICES,
+    )
+    result: dict[str, Arguments] = {
+        "cuMemcpy2D_v2": (ctypes.byref(flat),),
+        "cuMemcpy2DUnaligned_v2": (ctypes.byref(flat),),
+        "cuMemcpy2DAsync_v2": (ctypes.byref(flat), made.stream),
+        "cuMemcpy3D_v2": (ctypes.byref(box),),
+        "cuMemcpy3DAsync_v2": (ctypes.byref(box), made.stream),
+        "cuMemcpy3DPeer": (ctypes.byref(box),),
+        "cuMemcpy3DPeerAsync": (ctypes.byref(box), made.stream),
+    }
+    rows = ctypes.c_size_t(ROWS)
+    for bits, value in ((8, ctypes.c_ubyte(1)), (16, ctypes.c_ushort(1)), (32, ctypes.c_uint(1))):
+        count = ctypes.c_size_t(SIZE_BYTES * 8 // bits)
+        width = ctypes.c_size_t(ROW_BYTES * 8 // bits)
+        flat_set = (made.device, ctypes.c_size_t(ROW_BYTES), value, width, rows)
+        result[f"cuMemsetD{bits}_v2"] = (made.device, value, count)
+        result[f"cuMemsetD{bits}Async"] = (made.device, value, count, made.stream)
+        result[f"cuMemsetD2D{bits}_v2"] = flat_set
+        result[f"cuMemsetD2D{bits}Async"] = (*flat_set, made.stream)
+    return result
+
+
 def call_work(cuda: FakeCuda, made: Objects) -> None:
     """Call each of them once, with every stream variant there is."""
-    arguments = work_arguments(made)
+    arguments = order_arguments(made) | copy_arguments(made) | box_arguments(made)
     for api in cuda.api_names():
         base = STREAM_VARIANT.sub("", api)
         if base not in arguments:
@@ -161,6 +218,7 @@ def call_ends(cuda: FakeCuda, made: Objects) -> None:
     cuda.call("cuEventDestroy_v2", made.event)
     cuda.call("cuMemFree_v2", made.device)
     cuda.call("cuMemFreeHost", made.host)
+    cuda.call("cuArrayDestroy", made.array)
     cuda.call("cuModuleUnload", ctypes.c_void_p(cuda.module))
     cuda.call("cuDevicePrimaryCtxSetFlags_v2", 0, 0)
     cuda.call("cuDevicePrimaryCtxRelease_v2", 0)

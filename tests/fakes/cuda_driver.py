@@ -127,7 +127,7 @@ class FakeCuda:
         """Call an exported function by name and raise on any result but success."""
         code = self.result(api, *arguments)
         if code != 0:
-            text = self.last_error() or self.error_name(code)
+            text = (api == "cuInit" and self.last_error()) or self.error_name(code)
             raise FakeCudaError(f"{api} returned {code}: {text}", code)
 
     def result(self, api: str, *arguments: Any) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import platform
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
 
 from tests.fakes.build import FakeBuildError, app_command, build_fakes, fake_environment
 from tests.fakes.cuda_driver import (
@@ -24,6 +27,18 @@ from tests.fakes.cuda_driver import (
     FakeCuda,
     FakeCudaError,
     preload,
+)
+from tests.fakes.cuda_layouts import (
+    FORMAT_UNSIGNED_8,
+    MEMORY_ARRAY,
+    MEMORY_DEVICE,
+    MEMORY_HOST,
+    ArrayDescriptor,
+    Copy2D,
+    Copy3D,
+    LaunchConfig,
+    Side2D,
+    Side3D,
 )
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake driver is for Linux")
@@ -531,3 +546,97 @@ def test_failing_replayed_call_is_named(cuda: FakeCuda, tmp_path: Path) -> None:
     cuda.call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), 0)
     with pytest.raises(FakeCudaError, match="line 2: cuCtxSynchronize returned 900"):
         cuda.replay(transcript)
+
+
+def test_rectangles_are_copied_row_by_row(cuda: FakeCuda) -> None:
+    """A pitched copy moves only the rectangle, and counts its bytes only."""
+    source, target = cuda.allocate(16), cuda.allocate(16)
+    cuda.copy_to_device(source, bytes(range(16)))
+    copy = Copy2D(
+        source=Side2D(x_bytes=1, type=MEMORY_DEVICE, device=source, pitch_bytes=4),
+        target=Side2D(y=1, type=MEMORY_DEVICE, device=target, pitch_bytes=8),
+        width_bytes=2,
+        height=1,
+    )
+    before = cuda.counters()
+    cuda.call("cuMemcpy2D_v2", ctypes.byref(copy))
+    assert ctypes.string_at(target, 16) == bytes(8) + bytes([1, 2]) + bytes(6)
+    assert cuda.counters().since(before).copy_bytes == 2
+    copy.height = 3
+    with pytest.raises(FakeCudaError, match="CUDA_ERROR_INVALID_VALUE"):
+        cuda.call("cuMemcpy2D_v2", ctypes.byref(copy))
+
+
+def test_boxes_go_through_arrays_unchanged(cuda: FakeCuda) -> None:
+    """Bytes copied from the host into an array come back the same."""
+    array, back = ctypes.c_void_p(), ctypes.create_string_buffer(6)
+    shape = ArrayDescriptor(width=3, height=2, format=FORMAT_UNSIGNED_8, channels=1)
+    cuda.call("cuArrayCreate_v2", ctypes.byref(array), ctypes.byref(shape))
+    sent = ctypes.create_string_buffer(b"abcdef", 6)
+    copy = Copy3D(
+        source=Side3D(type=MEMORY_HOST, host=ctypes.addressof(sent), pitch_bytes=3, height=2),
+        target=Side3D(type=MEMORY_ARRAY, array=array),
+        width_bytes=3,
+        height=2,
+        depth=1,
+    )
+    cuda.call("cuMemcpy3D_v2", ctypes.byref(copy))
+    cuda.call("cuMemcpyAtoH_v2", back, array, ctypes.c_size_t(0), ctypes.c_size_t(6))
+    assert back.raw == b"abcdef"
+
+
+def test_sets_fill_elements_of_their_width(cuda: FakeCuda) -> None:
+    """A two-dimensional 16-bit set writes whole elements and leaves the rest of each row alone."""
+    target = cuda.allocate(12)
+    pitch, width, height = (ctypes.c_size_t(number) for number in (6, 2, 2))
+    value = ctypes.c_ushort(0x4241)
+    cuda.call("cuMemsetD2D16_v2", ctypes.c_void_p(target), pitch, value, width, height)
+    assert ctypes.string_at(target, 12) == b"ABAB\0\0" * 2
+
+
+def test_layouts_have_the_sizes_of_the_driver() -> None:
+    """The structures that calls point to are as large as in the real header."""
+    assert ctypes.sizeof(LaunchConfig) == 56
+    assert (ctypes.sizeof(Copy2D), ctypes.sizeof(Copy3D)) == (128, 200)
+
+
+def entry_points(library: Path) -> dict[str, tuple[int, bytes]]:
+    """Address and first bytes of each exported driver function."""
+    with library.open("rb") as file:
+        elf = ELFFile(file)
+        text, symbols = elf.get_section_by_name(".text"), elf.get_section_by_name(".dynsym")
+        assert text is not None
+        assert isinstance(symbols, SymbolTableSection)
+        code, start = text.data(), text["sh_addr"]
+        return {
+            symbol.name: (address := symbol["st_value"], code[address - start :][:4])
+            for symbol in symbols.iter_symbols()
+            if symbol.name.startswith("cu") and symbol["st_shndx"] != "SHN_UNDEF"
+        }
+
+
+def test_only_version_twins_share_an_address(build_dir: Path) -> None:
+    """Stream variants and all but a few versions can be told apart by a probe."""
+    by_address: dict[int, set[str]] = {}
+    for name, (address, _) in entry_points(build_dir / "libcuda.so.1").items():
+        by_address.setdefault(address, set()).add(name)
+    shared = {min(names, key=len) for names in by_address.values() if len(names) > 1}
+    assert shared == {
+        "cuCtxDestroy",
+        "cuDeviceGetUuid",
+        "cuDevicePrimaryCtxRelease",
+        "cuDevicePrimaryCtxSetFlags",
+        "cuEventDestroy",
+        "cuStreamDestroy",
+    }
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 instructions")
+@pytest.mark.parametrize(
+    ("cf_protection", "first_bytes"), [("none", b"\x55"), ("full", b"\xf3\x0f\x1e\xfa")]
+)
+def test_entry_points_start_as_asked(cf_protection: str, first_bytes: bytes) -> None:
+    """Functions start with push %rbp as in the real driver, or with endbr64 where asked."""
+    library = build_fakes(cf_protection=cf_protection) / "libcuda.so.1"
+    starts = {name: start for name, (_, start) in entry_points(library).items()}
+    assert [name for name, start in starts.items() if not start.startswith(first_bytes)] == []

@@ -50,7 +50,7 @@ static void keep_pace(uint64_t begin_ns, uint64_t launched, double rate_per_s)
 		sleep_until(due_ns);
 }
 
-/* Launches count times, at rate_per_s on average or (0) as fast as it goes; stops at the first error. */
+/* Launches count times, at rate_per_s on average or (0) without limit; stops at an error. */
 APP_EXPORT int fake_app_launch_many(CUfunction function, CUstream stream, uint64_t count,
 				    double rate_per_s, uint64_t *ret_launched)
 {

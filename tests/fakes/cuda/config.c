@@ -18,7 +18,8 @@ enum {
 #define DEFAULT_COPY_BYTES_PER_NS 10.0
 #define MAX_KERNEL_NS 3600000000000ULL	/* an hour: longer is a mistake in the unit */
 
-static int read_whole(const char *name, uint64_t fallback, uint64_t low, uint64_t high, uint64_t *ret)
+static int read_whole(const char *name, uint64_t fallback, uint64_t low, uint64_t high,
+		      uint64_t *ret)
 {
 	const char *text = getenv(name);
 	char *end;

@@ -19,6 +19,7 @@ static CUresult init(unsigned int flags)
 	struct ogf_config config;
 	CUresult result = CUDA_SUCCESS;
 
+	ogf_set_error("%s", "");
 	if (flags || ogf_config_read(&config))
 		return CUDA_ERROR_INVALID_VALUE;
 	ogf_lock();

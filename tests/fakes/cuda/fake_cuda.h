@@ -37,7 +37,7 @@ int fake_cuda_api_count(const char *api, uint64_t *ret_count, uint64_t *ret_ns);
 /* The api names, one at a time from 0; NULL after the last. */
 const char *fake_cuda_api_name(unsigned int index);
 
-/* Replays a transcript (tests/fakes/README.md); 0, -EINVAL (bad line), -EIO (a call failed) or -errno. */
+/* Replays a transcript (README.md); 0, -EINVAL (bad line), -EIO (a call failed) or -errno. */
 int fake_cuda_replay(const char *transcript_path);
 
 /* What the last failing cuInit or fake_cuda_replay of this thread had to say; "" when nothing. */

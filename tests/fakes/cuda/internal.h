@@ -199,7 +199,8 @@ void ogf_contexts_reset(void);
 /* stream.c: called with the lock held, except ogf_wait */
 enum ogf_default_stream { OGF_LEGACY, OGF_PER_THREAD };
 
-CUresult ogf_stream_resolve(CUstream handle, enum ogf_default_stream which, struct ogf_stream **ret);
+CUresult ogf_stream_resolve(CUstream handle, enum ogf_default_stream which,
+			    struct ogf_stream **ret);
 struct ogf_stream *ogf_stream_new(struct ogf_context *context, unsigned int flags);
 void ogf_stream_free(struct ogf_stream *stream);
 uint64_t ogf_stream_submit(struct ogf_stream *stream, uint64_t earliest_ns, uint64_t duration_ns);

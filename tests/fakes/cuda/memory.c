@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Allocations. Device memory is host memory; every address is known by the allocation it lies in. */
+/* Allocations. Device memory is host memory, known by the allocation an address lies in. */
 #include <stdlib.h>
 #include <string.h>
 

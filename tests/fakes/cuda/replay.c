@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Replays a transcript through the exported functions, from native threads, at the recorded times. */
+/* Replays a transcript through the exported functions, from native threads, at its times. */
 #include <errno.h>
 #include <string.h>
 

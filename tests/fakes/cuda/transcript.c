@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Reads a transcript. A bad line refuses the whole file, so nothing runs of a half-understood one. */
+/* Reads a transcript. A bad line refuses the whole file: nothing runs half understood. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdarg.h>

@@ -265,8 +265,8 @@ def test_ten_thousand_deep_stacks_draw_few_boxes(open_page: OpenPage) -> None:
     """However large the profile is, the browser gets a bounded number of boxes."""
     rows = []
     for i in range(10_000):
-        path = [python(f"f{depth}_{i % (1 + depth * depth)}") for depth in range(40)]
+        path = [python(f"f{depth}_{i % 300}") for depth in range(40)]
         rows.append(((*path, api(f"cu{i}")), None, 1))
     page = open_page([bundle({GPU_LAUNCH: rows})])
     box(page, "trainer").wait_for()
-    assert 40 < page.locator("g.frame").count() <= 3000
+    assert 20 <= page.locator("g.frame").count() <= 3000

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import random
 from collections.abc import Callable
 
@@ -50,6 +51,16 @@ def test_hostile_names_stay_data(name: str) -> None:
     text = encode_html(everywhere(name), title=name)
     assert structure(text) == structure(encode_html(everywhere("plain"), title="plain"))
     assert name in ParsedPage(text).data["strings"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_data_block_has_no_markup_characters(name: str) -> None:
+    """The JSON holds no character that any HTML parser or script engine could take for its own."""
+    text = encode_html(everywhere(name), title=name)
+    block = text.partition(' id="data">')[2].partition("</script>")[0]
+    assert json.loads(block)["title"] == name
+    assert block.isascii()
+    assert not {"<", ">", "&"} & set(block)
 
 
 @pytest.mark.parametrize("name", HOSTILE)

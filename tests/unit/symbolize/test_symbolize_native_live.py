@@ -109,7 +109,7 @@ def test_an_implausible_address_cuts_the_rest(
         raw_stack(chain.process, native=native, python_state=PythonState.NONE)
     )
     assert stack.frames[0] == mark("native stack cut")
-    assert [frame.name for frame in stack.frames[1:]][0] == "ogf_step"
+    assert stack.frames[1].name == "ogf_step"
     assert len(stack.frames) == 3
     assert symbolizer.counters()["native_stacks_cut"] == 1
 
@@ -126,7 +126,7 @@ def test_an_address_inside_code_that_no_call_precedes_cuts(
 def test_a_process_that_has_ended_keeps_its_native_names(
     chain: Chain, raw_stack: Callable[..., Any]
 ) -> None:
-    """Stacks still queued when the process ends are resolved from its files, as far as it has any."""
+    """Stacks still queued when the process ends are resolved from the files seen before."""
     symbolizer = Symbolizer(PROC)
     symbolizer.resolve(raw_stack(chain.process, native=chain.addresses[:1]))
     os.kill(chain.process.tgid, 9)

@@ -127,7 +127,8 @@ def test_a_process_without_publisher_has_none(
     build: Callable[..., Path], start: Callable[..., Any]
 ) -> None:
     """No symbol, no offset."""
-    program = build("program", '#include <stdio.h>\nint main(void) { puts(""); return getchar(); }')
+    source = '#include <stdio.h>\nint main(void) { puts(""); fflush(stdout); return getchar(); }'
+    program = build("program", source)
     with start([program]) as (child, output):
         output.readline()
         assert find_thread_context(child.pid, PROC) is None
