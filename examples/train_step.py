@@ -21,7 +21,8 @@ EXAMPLES = """\
 examples:
   python examples/train_step.py --steps 500              on the GPU
   python examples/train_step.py --device cpu --steps 20  without one
-  python examples/train_step.py --layers 6 --no-loss     without the wait in log_loss()
+  python examples/train_step.py --batch 256 --layers 4   enough work to keep a large GPU busy
+  python examples/train_step.py --no-loss                without the wait in log_loss()
 """
 
 NO_TORCH = "train_step.py: torch (PyTorch) is not installed: pip install torch"
@@ -30,7 +31,6 @@ NO_CUDA = "train_step.py: torch finds no CUDA device; use --device cpu to run wi
 WIDTH = 512
 HEADS = 8
 FEED_FORWARD = 2048
-BATCH = 32
 SEQUENCE = 128
 
 SpanFactory = Callable[[], AbstractContextManager[Any]]
@@ -38,7 +38,7 @@ SpanFactory = Callable[[], AbstractContextManager[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trainer:
-    """Model, optimiser and one batch of shape (BATCH, SEQUENCE, WIDTH)."""
+    """Model, optimiser and one batch of shape (batch, SEQUENCE, WIDTH)."""
 
     torch: Any
     model: Any
@@ -70,14 +70,14 @@ def import_torch() -> Any:
     return torch
 
 
-def make_trainer(torch: Any, device: str, layers: int) -> Trainer:
+def make_trainer(torch: Any, device: str, layers: int, batch: int) -> Trainer:
     """Build the model on the device; the same numbers in every run."""
     if device == "cuda" and not torch.cuda.is_available():
         sys.exit(NO_CUDA)
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(WIDTH, HEADS, FEED_FORWARD, batch_first=True)
     model = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).to(device)
-    shape = (BATCH, SEQUENCE, WIDTH)
+    shape = (batch, SEQUENCE, WIDTH)
     return Trainer(
         torch=torch,
         model=model,
@@ -95,18 +95,20 @@ def start_tracing() -> SpanFactory:
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
     except ImportError:
         return contextlib.nullcontext
-    trace.set_tracer_provider(TracerProvider())
+    provider = TracerProvider()
+    publish_spans(provider)
+    trace.set_tracer_provider(provider)
     tracer = trace.get_tracer("train_step")
-    publish_spans()
     return lambda: tracer.start_as_current_span("train_step")
 
 
-def publish_spans() -> None:
+def publish_spans(provider: Any) -> None:
     """Let a profiler see which span is active, where otel_gpuflame is installed."""
     try:
-        from otel_gpuflame.instrument import install  # noqa: PLC0415
+        from otel_gpuflame.instrument import GpuflameSpanProcessor, install  # noqa: PLC0415
     except ImportError:
         return
+    provider.add_span_processor(GpuflameSpanProcessor())
     install()
 
 
@@ -137,17 +139,18 @@ def options_from_command_line() -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=5, help="steps before them (default 5)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--layers", type=int, default=1, help="transformer layers (default 1)")
+    parser.add_argument("--batch", type=int, default=32, help="sequences a step (default 32)")
     parser.add_argument("--no-loss", action="store_true", help="do not fetch the loss every step")
     options = parser.parse_args()
-    if options.steps < 1 or options.warmup < 0 or options.layers < 1:
-        parser.error("--steps and --layers must be at least 1, --warmup at least 0")
+    if min(options.steps, options.layers, options.batch) < 1 or options.warmup < 0:
+        parser.error("--steps, --layers and --batch must be at least 1, --warmup at least 0")
     return options
 
 
 def main() -> None:
     """Train and print the rate."""
     options = options_from_command_line()
-    trainer = make_trainer(import_torch(), options.device, options.layers)
+    trainer = make_trainer(import_torch(), options.device, options.layers, options.batch)
     span = start_tracing()
     print(f"pid {os.getpid()}", flush=True)
     with_loss = not options.no_loss

@@ -79,17 +79,24 @@ def _success(reply: HttpReply, endpoint: str) -> ExportResult:
         if not reply.body:
             return ExportResult(outcome=Outcome.ACCEPTED)
         if reply.content_type == "application/json":
-            response = json_format.Parse(
-                reply.body, ExportProfilesServiceResponse(), ignore_unknown_fields=True
-            )
+            response = _json_response(reply.body)
         elif reply.content_type in ("", PROTOBUF, "application/protobuf"):
             response = ExportProfilesServiceResponse.FromString(reply.body)
         else:
             kind = printable(reply.content_type)
             return _rejected(f"{message} with {kind}, which is no OTLP reply; {_NOT_OTLP}")
-    except (DecodeError, json_format.ParseError, UnicodeDecodeError):
+    except (DecodeError, json_format.ParseError, ValueError):
         return _rejected(f"{message} with a body that is no OTLP reply; {_NOT_OTLP}")
     return accepted(response)
+
+
+def _json_response(body: bytes) -> ExportProfilesServiceResponse:
+    fields = json.loads(body)
+    if not isinstance(fields, dict):
+        raise ValueError("not a JSON object")
+    response = ExportProfilesServiceResponse()
+    json_format.ParseDict(fields, response, ignore_unknown_fields=True)
+    return response
 
 
 def _error_text(reply: HttpReply) -> str:

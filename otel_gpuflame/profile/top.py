@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from otel_gpuflame.events.frames import Frame, FrameKind
 from otel_gpuflame.profile.model import Bundle, ValueType
@@ -25,13 +27,18 @@ class TopRow:
         return f"{self.frame.file}:{self.frame.line}" if self.frame.line else self.frame.file
 
 
-_NO_PYTHON = Frame(FrameKind.MARK, "[no Python frame]")
+LIBRARY_CODE: Final = r"/(site|dist)-packages/|/lib/python3\.\d+/|^<frozen"
+"""Files of installed packages and of the standard library."""
+
+_LIBRARY_CODE: Final = re.compile(LIBRARY_CODE)
+_NO_PYTHON: Final = Frame(FrameKind.MARK, "[no Python frame]")
 
 
 def top_python_lines(bundles: Iterable[Bundle], sample_type: ValueType) -> list[TopRow]:
-    r"""Value by the innermost Python line of each stack, largest first.
+    r"""Value by the innermost line of the program's own Python code in each stack, largest first.
 
-    `go tool pprof -top -lines -show='\\.py'` shows the same numbers.
+    A library's line is used where a stack has no line of the program. The same numbers come from
+    `go tool pprof -top -lines -show='\.py$' -hide=LIBRARY_CODE`.
     """
     return _rank(bundles, sample_type, _innermost_python)
 
@@ -47,7 +54,9 @@ def total(bundles: Iterable[Bundle], sample_type: ValueType) -> int:
 
 
 def _innermost_python(frames: Sequence[Frame]) -> Frame:
-    return next((f for f in reversed(frames) if f.kind is FrameKind.PYTHON), _NO_PYTHON)
+    python = [frame for frame in reversed(frames) if frame.kind is FrameKind.PYTHON]
+    own = (frame for frame in python if not _LIBRARY_CODE.search(frame.file))
+    return next(own, python[0] if python else _NO_PYTHON)
 
 
 def _rank(

@@ -4,9 +4,8 @@ left-overs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-
-from otel_gpuflame.symbolize.elf import EM_AARCH64, EM_X86_64
 
 CALL_BYTES = 7
 """Longest call encoding that has to be seen: FF /2 with SIB byte and 32-bit displacement. Prefixes
@@ -46,8 +45,9 @@ def aarch64_call(code: bytes, return_address: int) -> int | None:
     return 0 if plain or authenticated else None
 
 
-CALL_DECODERS: dict[int, CallTarget] = {EM_X86_64: x86_64_call, EM_AARCH64: aarch64_call}
-"""By ELF machine number."""
+def host_call_target() -> CallTarget:
+    """The decoder for this host's processes."""
+    return aarch64_call if os.uname().machine == "aarch64" else x86_64_call
 
 
 def _is_indirect(code: bytes) -> bool:

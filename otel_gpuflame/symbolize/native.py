@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from otel_gpuflame.events.frames import Frame, FrameKind
-from otel_gpuflame.symbolize.calls import CALL_BYTES, CALL_DECODERS, CallTarget
+from otel_gpuflame.symbolize.calls import CALL_BYTES, host_call_target
 from otel_gpuflame.symbolize.demangle import Demangler
-from otel_gpuflame.symbolize.elf import EM_X86_64, ElfError, MemoryBytes
+from otel_gpuflame.symbolize.elf import ElfError, MemoryBytes
 from otel_gpuflame.symbolize.elf_files import ElfFile, ElfFiles
 from otel_gpuflame.symbolize.maps import AddressMap, Mapping
 from otel_gpuflame.symbolize.memory import ProcessMemory
-from otel_gpuflame.symbolize.perf_map import PerfMap, read_perf_map
+from otel_gpuflame.symbolize.perf_map import LivePerfMap
 
 MAX_CACHED_ADDRESSES = 1 << 16
 _MAX_VDSO_BYTES = 1 << 16
@@ -51,8 +51,9 @@ class NativeResolver:
         self._maps = maps
         self._memory = memory
         self._files, self._demangler = shared
-        self._cache: dict[int, NativeFrame | None] = {}
-        self._perf_map: PerfMap | None = None
+        self._cache: dict[int, NativeFrame] = {}
+        self._call_target = host_call_target()
+        self._compiled = LivePerfMap(pid, proc)
 
     def knows(self, address: int) -> bool:
         """Whether `address` lies in an executable mapping."""
@@ -62,11 +63,7 @@ class NativeResolver:
         """Frames up to the first address that no call instruction precedes."""
         frames: list[NativeFrame] = []
         for address in return_addresses:
-            if address not in self._cache:
-                if len(self._cache) >= MAX_CACHED_ADDRESSES:
-                    self._cache.clear()
-                self._cache[address] = self._resolve(address)
-            frame = self._cache[address]
+            frame = self._cache.get(address) or self._resolve(address)
             if frame is None:
                 return NativeStack(tuple(frames), cut=True)
             frames.append(frame)
@@ -81,12 +78,14 @@ class NativeResolver:
         elf = self._elf(mapping)
         if not self._follows_call(return_address, mapping, elf):
             return None
-        frame = (
-            self._anonymous(address, mapping)
-            if elf is None
-            else self._in_file(address, mapping, elf)
-        )
-        return NativeFrame(frame, mapping.file_identity)
+        if elf is None:
+            # Not kept: compilers replace their code.
+            return NativeFrame(self._anonymous(address, mapping), mapping.file_identity)
+        frame = NativeFrame(self._in_file(address, mapping, elf), mapping.file_identity)
+        if len(self._cache) >= MAX_CACHED_ADDRESSES:
+            self._cache.clear()
+        self._cache[return_address] = frame
+        return frame
 
     def _elf(self, mapping: Mapping) -> ElfFile | None:
         if mapping.is_file:
@@ -108,13 +107,8 @@ class NativeResolver:
             )
         if code is None:
             return False
-        target = self._decoder(elf)(code, return_address)
+        target = self._call_target(code, return_address)
         return target is not None and (target == 0 or self.knows(target))
-
-    def _decoder(self, elf: ElfFile | None) -> CallTarget:
-        return CALL_DECODERS.get(
-            EM_X86_64 if elf is None else elf.headers.machine, CALL_DECODERS[EM_X86_64]
-        )
 
     def _in_file(self, address: int, mapping: Mapping, elf: ElfFile) -> Frame:
         module = _clean(mapping.path)
@@ -134,7 +128,7 @@ class NativeResolver:
     def _anonymous(self, address: int, mapping: Mapping) -> Frame:
         module = _clean(mapping.path)
         offset = address - mapping.start + mapping.offset
-        compiled = None if mapping.is_kernel_page else self._compiled_name(address)
+        compiled = None if mapping.is_kernel_page else self._compiled.name_at(address)
         if compiled is not None:
             return Frame(FrameKind.NATIVE, compiled, "", "", 0, module, "", offset)
         if mapping.is_file or mapping.is_kernel_page:
@@ -158,11 +152,6 @@ class NativeResolver:
             "",
             offset,
         )
-
-    def _compiled_name(self, address: int) -> str | None:
-        if self._perf_map is None:
-            self._perf_map = read_perf_map(self._pid, self._proc)
-        return self._perf_map.name_at(address)
 
 
 def _clean(path: str) -> str:

@@ -5,6 +5,7 @@ hexadecimal.
 from __future__ import annotations
 
 import os
+import time
 from bisect import bisect_right
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from otel_gpuflame.symbolize.elf_files import open_regular
 
 MAX_PERF_MAP_BYTES = 32 << 20
 MAX_NAME_CHARACTERS = 1024
+REREAD_INTERVAL_S = 1.0
 _MAX_STATUS_BYTES = 1 << 16
 
 
@@ -38,6 +40,25 @@ class PerfMap:
         start = self._starts[index]
         size, name = self._entries[start]
         return name if address < start + size else None
+
+
+class LivePerfMap:
+    """The map of a live process, to which its compilers go on adding."""
+
+    def __init__(self, pid: int, proc: Path) -> None:
+        self._pid = pid
+        self._proc = proc
+        self._map = PerfMap("")
+        self._read_s = -REREAD_INTERVAL_S
+
+    def name_at(self, address: int) -> str | None:
+        """As `PerfMap.name_at`; the file is read again for an unknown address, once a second."""
+        name = self._map.name_at(address)
+        if name is None and time.monotonic() - self._read_s >= REREAD_INTERVAL_S:
+            self._map = read_perf_map(self._pid, self._proc)
+            self._read_s = time.monotonic()
+            name = self._map.name_at(address)
+        return name
 
 
 def read_perf_map(pid: int, proc: Path) -> PerfMap:

@@ -68,7 +68,7 @@ def http_receiver(
             self.end_headers()
             self.wfile.write(answer.body)
 
-        def log_message(self, format: str, *args: Any) -> None:
+        def log_message(self, *_: Any) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -99,9 +99,7 @@ def grpc_receiver(
         request: ExportProfilesServiceRequest, context: grpc.ServicerContext
     ) -> ExportProfilesServiceResponse | bytes:
         received.requests.append(request)
-        received.headers.append(
-            {item.key: str(item.value) for item in context.invocation_metadata()}
-        )
+        received.headers.append({key: str(value) for key, value in context.invocation_metadata()})
         return answers[min(len(received.requests), len(answers)) - 1](context)
 
     def serialize(reply: ExportProfilesServiceResponse | bytes) -> bytes:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from otel_gpuflame.errors import ExportError
-from otel_gpuflame.export import files
 from otel_gpuflame.export.files import write_file
 
 
@@ -92,7 +91,7 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
 
     with pytest.raises(ExportError, match="No space left on device"):
         write_file(path, b"new")

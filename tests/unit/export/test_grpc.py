@@ -11,8 +11,8 @@ import grpc
 import pytest
 from google.protobuf.any_pb2 import Any as ProtobufAny
 from google.protobuf.duration_pb2 import Duration
-from google.rpc.error_details_pb2 import RetryInfo
-from google.rpc.status_pb2 import Status
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import (
     ExportProfilesServiceRequest,
     ExportProfilesServiceResponse,
@@ -78,9 +78,9 @@ def test_schema_version_is_ours_alone(request_: ExportProfilesServiceRequest) ->
 
     def record(context: grpc.ServicerContext) -> ExportProfilesServiceResponse:
         versions.extend(
-            str(item.value)
-            for item in context.invocation_metadata()
-            if item.key == "otlp-profiles-development-version"
+            str(value)
+            for key, value in context.invocation_metadata()
+            if key == "otlp-profiles-development-version"
         )
         return ExportProfilesServiceResponse()
 

@@ -9,7 +9,7 @@ from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
-from google.rpc.status_pb2 import Status
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import (
     ExportProfilesServiceRequest,
     ExportProfilesServiceResponse,

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpuflame.symbolize.perf_map import PerfMap, read_perf_map
+from otel_gpuflame.symbolize.perf_map import (
+    REREAD_INTERVAL_S,
+    LivePerfMap,
+    PerfMap,
+    read_perf_map,
+)
 
 TEXT = """\
 7f00 10 first
@@ -65,6 +70,20 @@ def test_a_map_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     other.write_text(TEXT)
     (_fake_proc(tmp_path, "77") / "perf-77.map").symlink_to(other)
     assert read_perf_map(77, tmp_path).name_at(0x7F00) is None
+
+
+def test_names_added_later_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A map is read again for an unknown address, but not for each one."""
+    now = [100.0]
+    monkeypatch.setattr("otel_gpuflame.symbolize.perf_map.time.monotonic", lambda: now[0])
+    path = _fake_proc(tmp_path, "77") / "perf-77.map"
+    path.write_text(TEXT)
+    live = LivePerfMap(77, tmp_path)
+    assert live.name_at(0x9000) is None
+    path.write_text(TEXT + "9000 10 later\n")
+    assert live.name_at(0x9000) is None
+    now[0] += REREAD_INTERVAL_S
+    assert live.name_at(0x9000) == "later"
 
 
 def test_without_a_map_there_are_no_names() -> None:
