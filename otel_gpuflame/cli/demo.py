@@ -49,6 +49,7 @@ def demo(directory: Path, limit: int) -> None:
     console.print(f"{capture.name}: {result.created.get('target', 'unknown target')}\n")
     print_summary(console, result.bundles, limit)
     print_ledger(console, result.ledger)
+    directory.mkdir(parents=True, exist_ok=True)
     pprof, html = directory / "demo.pb.gz", directory / "demo.html"
     sizes = (
         write_pprof(pprof, result.bundles),

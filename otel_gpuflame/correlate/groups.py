@@ -26,20 +26,29 @@ class Groups:
 def group(keys: NDArray[np.uint64], values: NDArray[np.int64]) -> Groups:
     """Add up `values` (n, s) of rows with equal `keys` (n, k).
 
-    Rows are sorted by a 64-bit hash and neighbours compared in full, so different keys are never added together. Keys
-    whose hashes collide may alternate and then appear as several groups: the caller merges groups by key in the end.
+    Different keys are never added together, but a key may appear in several groups (see `runs`): the caller merges
+    groups by key in the end.
     """
     if not len(keys):
         return Groups(keys, values)
+    order, starts = runs(keys)
+    return Groups(keys[order[starts]], np.add.reduceat(values[order], starts, axis=0))
+
+
+def runs(keys: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """An order that puts equal rows of `keys` (n, k) side by side, and where in it each run of equal rows starts.
+
+    Rows are sorted by a 64-bit hash and neighbours compared in full, so a run never holds different rows. Rows whose
+    hashes collide may alternate: a row then has more than one run.
+    """
     hashes = np.zeros(len(keys), np.uint64)
     for column in range(keys.shape[1]):
         hashes ^= keys[:, column]
         hashes *= _MULTIPLIER
         hashes ^= hashes >> _SHIFT
     order = np.argsort(hashes)
-    keys = keys[order]
-    starts = np.flatnonzero(np.r_[True, (keys[1:] != keys[:-1]).any(axis=1)])
-    return Groups(keys[starts], np.add.reduceat(values[order], starts, axis=0))
+    ordered = keys[order]
+    return order, np.flatnonzero(np.r_[True, (ordered[1:] != ordered[:-1]).any(axis=1)])
 
 
 def concatenate(parts: list[Groups]) -> Groups:

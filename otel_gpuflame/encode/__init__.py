@@ -1,5 +1,4 @@
-"""Profiles to bytes: pprof, OTLP, folded stacks, HTML. Pure functions; the modules import nothing
-of each other's formats.
+"""Profiles to bytes: pprof, OTLP, folded stacks, HTML. Pure functions.
 
 Import the module you need (`otel_gpuflame.encode.pprof`): this package itself loads no protobuf.
 """

@@ -1,6 +1,4 @@
-"""Bundles to folded stacks, one `root;...;leaf value` line for each: for people, goldens and
-flamegraph.pl.
-"""
+"""Bundles to folded stacks, a `root;...;leaf value` line each, as flamegraph.pl reads them."""
 
 from __future__ import annotations
 
@@ -12,16 +10,13 @@ from otel_gpuflame.events.frames import Frame, FrameKind
 from otel_gpuflame.profile.model import Bundle, ValueType
 
 _ESCAPES = str.maketrans({"\\": "\\\\", ";": "\\x3b"} | {chr(c): f"\\x{c:02x}" for c in range(32)})
-"""`;` separates frames and a newline ends a line. The backslash is escaped too, so that no two
-names become one.
-"""
+"""`;` separates frames, a newline ends a line. With the backslash escaped, no two names melt."""
 
 
 def encode_folded(
     bundles: Bundle | Sequence[Bundle], sample_type: ValueType, *, lines: bool = False
 ) -> str:
-    """Folded stacks of `sample_type`, sorted, equal stacks added up; empty where there are no
-    samples.
+    """Folded stacks of `sample_type`, sorted, equal stacks added up; empty without samples.
 
     Spans and attributes are left out: the format has no place for them. `;`, control characters and
     backslashes in names are escaped. With `lines`, Python frames read `name (file.py:12)`.

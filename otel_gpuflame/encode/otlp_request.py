@@ -49,18 +49,14 @@ class Part(NamedTuple):
 
 
 class BuiltRequest(NamedTuple):
-    """A request, and how large its largest profile is once Pyroscope has converted it to pprof (an
-    upper estimate).
-    """
+    """A request, and an upper estimate of its largest profile after conversion to pprof."""
 
     request: ExportProfilesServiceRequest
     largest_profile_bytes: int
 
 
 def build_request(parts: Sequence[Part]) -> BuiltRequest:
-    """Encode `parts`, the profiles of each bundle in the order given. Every part has at least one
-    row.
-    """
+    """Encode `parts`, each with at least one row; profiles keep their order within a bundle."""
     builder = _Builder()
     for bundle in {id(part.bundle): part.bundle for part in parts}.values():
         builder.add(bundle, [part for part in parts if part.bundle is bundle])

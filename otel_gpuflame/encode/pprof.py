@@ -26,19 +26,16 @@ from otel_gpuflame.profile.model import AttributeSet, Bundle, Link, Profile, Val
 
 _GZIP_LEVEL = 6
 _GZIP_CONTAINER = 31
-"""zlib's way to ask for a gzip header, in which it writes no time and no name: equal input, equal
-bytes.
-"""
+"""zlib's way to ask for a gzip header. It writes no time and no name: equal input, equal bytes."""
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 
 def encode_pprof(bundles: Sequence[Bundle]) -> bytes:
-    """Encode all profiles of `bundles` as one gzip-compressed pprof file; equal input gives equal
-    bytes.
+    """Encode all profiles of `bundles` as one gzip-compressed pprof file.
 
-    Each sample has one value per sample type. Types without samples are left out unless all are
-    empty.
+    Equal input gives equal bytes. Each sample has one value per sample type. Types without samples
+    are left out unless all are empty.
 
     Raises:
         EncodeError: exact and estimated values (different scopes) would share a file.
@@ -80,9 +77,7 @@ class _Builder:
             self._dictionary.mapping(*executable)
 
     def rows(self, bundle: Bundle) -> list[Rows]:
-        """Samples of `bundle` with indexes of this file's tables; `attributes` are label sets,
-        links are part of them.
-        """
+        """Samples of `bundle` by the tables of this file; `attributes` are label sets with links."""
         profiles = [profile for profile in bundle.profiles if profile.value.size]
         used = used_entries(len(bundle.stacks), (profile.stack for profile in profiles))
         stacks = self._dictionary.add_stacks(bundle, used, self._location)
@@ -233,8 +228,9 @@ def _main_binary(bundles: Sequence[Bundle]) -> tuple[str, str] | None:
 
 
 def _label_set(attributes: AttributeSet, link: Link | None) -> Labels:
-    """String labels by key. Integers are ids here, not amounts, and readers lose a numeric label of
-    0.
+    """String labels by key.
+
+    Integers too: they are ids here, not amounts, and readers lose a numeric label of 0.
     """
     merged = {key: str(value) for key, value in attributes}
     if link is not None:

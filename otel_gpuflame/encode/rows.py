@@ -11,9 +11,7 @@ Column = NDArray[np.int64]
 
 
 class Rows(NamedTuple):
-    """Samples of one or more profiles. Columns of equal length; what they index is up to the
-    encoder.
-    """
+    """Samples of one or more profiles, columns of equal length; the encoder knows what they index."""
 
     stack: Column
     link: Column

@@ -24,7 +24,10 @@ class Blocking(Enum):
     BY_ARGUMENT = "by argument"
     """OpenCL: the program says so."""
     BY_DURATION = "by duration"
-    """Asynchronous by name, but blocks for pageable memory or behind other work; seen only in how long it takes."""
+    """Asynchronous by name, but blocks for pageable host memory, which only shows in how long it takes.
+
+    Copies between device addresses do not wait, also under their synchronous names.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +65,22 @@ ALL: Final[tuple[Api, ...]] = (
     _cuda(13, "cuMemcpyHtoDAsync", Kind.COPY, _DURATION, "copy HtoD"),
     _cuda(14, "cuMemcpyDtoH", Kind.COPY, _ALWAYS, "copy DtoH"),
     _cuda(15, "cuMemcpyDtoHAsync", Kind.COPY, _DURATION, "copy DtoH"),
-    _cuda(16, "cuMemcpyDtoD", Kind.COPY, _DURATION, "copy DtoD"),
-    _cuda(17, "cuMemcpyDtoDAsync", Kind.COPY, _DURATION, "copy DtoD"),
-    _cuda(18, "cuMemcpyPeer", Kind.COPY, _DURATION, "copy peer"),
-    _cuda(19, "cuMemcpyPeerAsync", Kind.COPY, _DURATION, "copy peer"),
+    _cuda(16, "cuMemcpyDtoD", Kind.COPY, _NEVER, "copy DtoD"),
+    _cuda(17, "cuMemcpyDtoDAsync", Kind.COPY, _NEVER, "copy DtoD"),
+    _cuda(18, "cuMemcpyPeer", Kind.COPY, _NEVER, "copy peer"),
+    _cuda(19, "cuMemcpyPeerAsync", Kind.COPY, _NEVER, "copy peer"),
     _cuda(20, "cuMemcpy2D", Kind.COPY, _ALWAYS, "copy 2D"),
     _cuda(21, "cuMemcpy2DAsync", Kind.COPY, _DURATION, "copy 2D"),
     _cuda(22, "cuMemcpy2DUnaligned", Kind.COPY, _ALWAYS, "copy 2D"),
     _cuda(23, "cuMemcpy3D", Kind.COPY, _ALWAYS, "copy 3D"),
     _cuda(24, "cuMemcpy3DAsync", Kind.COPY, _DURATION, "copy 3D"),
-    _cuda(25, "cuMemcpy3DPeer", Kind.COPY, _DURATION, "copy 3D peer"),
-    _cuda(26, "cuMemcpy3DPeerAsync", Kind.COPY, _DURATION, "copy 3D peer"),
+    _cuda(25, "cuMemcpy3DPeer", Kind.COPY, _NEVER, "copy 3D peer"),
+    _cuda(26, "cuMemcpy3DPeerAsync", Kind.COPY, _NEVER, "copy 3D peer"),
     _cuda(27, "cuMemcpyHtoA", Kind.COPY, _ALWAYS, "copy HtoA"),
     _cuda(28, "cuMemcpyAtoH", Kind.COPY, _ALWAYS, "copy AtoH"),
-    _cuda(29, "cuMemcpyDtoA", Kind.COPY, _DURATION, "copy DtoA"),
-    _cuda(30, "cuMemcpyAtoD", Kind.COPY, _DURATION, "copy AtoD"),
-    _cuda(31, "cuMemcpyAtoA", Kind.COPY, _DURATION, "copy AtoA"),
+    _cuda(29, "cuMemcpyDtoA", Kind.COPY, _NEVER, "copy DtoA"),
+    _cuda(30, "cuMemcpyAtoD", Kind.COPY, _NEVER, "copy AtoD"),
+    _cuda(31, "cuMemcpyAtoA", Kind.COPY, _NEVER, "copy AtoA"),
     _cuda(32, "cuMemcpyHtoAAsync", Kind.COPY, _DURATION, "copy HtoA"),
     _cuda(33, "cuMemcpyAtoHAsync", Kind.COPY, _DURATION, "copy AtoH"),
     _cuda(40, "cuMemsetD8", Kind.SET, _NEVER, "set"),

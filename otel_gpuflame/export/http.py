@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import time
-from collections.abc import Callable
 
 import requests
 from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import (
@@ -21,6 +20,14 @@ from otel_gpuflame.export.tls import client_certificate, trusted_certificates
 _GZIP_LEVEL = 1
 """A third of the time of level 6 for 3 % more bytes, measured on a request of 1.9 MB."""
 _CHUNK_BYTES = 1024
+_TLS_HINT = (
+    "a receiver without TLS needs http:// in the endpoint; the file with the authority to trust is "
+    "given as OTEL_EXPORTER_OTLP_CERTIFICATE"
+)
+_CONNECTION_HINT = (
+    "check that an OTLP/HTTP receiver listens there; for gRPC, which usually is on port 4317, set "
+    "OTEL_EXPORTER_OTLP_PROTOCOL=grpc"
+)
 
 
 class HttpTransport:
@@ -46,11 +53,7 @@ class HttpTransport:
         try:
             return result_of(self._post(request.SerializeToString(), timeout_s), self._endpoint)
         except requests.exceptions.SSLError as error:
-            message = (
-                f"TLS: {_reason(error)} "
-                "(OTEL_EXPORTER_OTLP_CERTIFICATE names the file with the authority to trust)"
-            )
-            return self._failure(Outcome.REJECTED, message)
+            return self._failure(Outcome.REJECTED, f"TLS: {_reason(error)} ({_TLS_HINT})")
         except requests.exceptions.Timeout:
             message = (
                 f"no answer within {timeout_s:.3g} s "
@@ -61,7 +64,7 @@ class HttpTransport:
             requests.exceptions.ConnectionError,
             requests.exceptions.ChunkedEncodingError,
         ) as error:
-            return self._failure(Outcome.RETRYABLE, _reason(error))
+            return self._failure(Outcome.RETRYABLE, f"{_reason(error)} ({_CONNECTION_HINT})")
         except requests.exceptions.RequestException as error:
             return self._failure(Outcome.REJECTED, _reason(error))
 
@@ -87,21 +90,21 @@ class HttpTransport:
             return HttpReply(
                 status=response.status_code,
                 headers=response.headers,
-                body=_read(response, deadline, time.monotonic),
+                body=_read(response, deadline),
             )
 
     def _failure(self, outcome: Outcome, message: str) -> ExportResult:
         return ExportResult(outcome=outcome, message=f"{self._endpoint}: {message}")
 
 
-def _read(response: requests.Response, deadline: float, clock: Callable[[], float]) -> bytes | None:
+def _read(response: requests.Response, deadline: float) -> bytes | None:
     """The body, None where it is larger than a reply of OTLP can be."""
     body = b""
     for chunk in response.iter_content(_CHUNK_BYTES):
         body += chunk
         if len(body) > MAX_REPLY_BYTES:
             return None
-        if clock() > deadline:
+        if time.monotonic() > deadline:
             raise requests.exceptions.ReadTimeout
     return body
 

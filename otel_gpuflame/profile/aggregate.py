@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
@@ -9,7 +10,7 @@ from functools import singledispatchmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_gpuflame.correlate.groups import Groups, concatenate, group
+from otel_gpuflame.correlate.groups import Groups, concatenate, group, runs
 from otel_gpuflame.correlate.spans import SpanLink, link_columns
 from otel_gpuflame.correlate.waits import find_waits
 from otel_gpuflame.events import apis
@@ -28,13 +29,18 @@ from otel_gpuflame.events.records import (
 )
 from otel_gpuflame.events.wire import CallFlag, Kind
 from otel_gpuflame.profile import labels
-from otel_gpuflame.profile.ledger import CALL_KINDS, Ledger
+from otel_gpuflame.profile.ledger import CALL_KINDS, LOSSES, Ledger
 from otel_gpuflame.profile.model import AttributeSet, Bundle, Link, Window
 from otel_gpuflame.profile.sample_types import GPU_COPY, GPU_LAUNCH, GPU_WAIT
 from otel_gpuflame.profile.samples import SampleTable
 
 _COMPACT_FROM_ROWS = 1 << 18
 """Groups of several batches are merged when this many have come together: 18 MiB."""
+_MAX_COPY_BYTES = 1 << 48
+"""More than a program can have mapped: the driver refuses such a copy, and sums of such sizes leave 64 bits."""
+_NO_GROUPS = Groups(np.empty((0, 7), np.uint64), np.empty((0, 3), np.int64))
+_TGID_SHIFT = np.uint64(32)
+_BELOW_TGID = np.uint64(0xFFFFFFFF)
 _IS_SUBMISSION = np.isin(np.arange(256), [int(kind) for kind in apis.SUBMISSIONS])
 _UNKNOWN_TARGET: AttributeSet = (("service.name", "unknown_service"),)
 
@@ -53,15 +59,18 @@ class _OpenWindow:
 
     parts: list[Groups] = field(default_factory=list)
     rows: int = 0
+    compact_from_rows: int = _COMPACT_FROM_ROWS
     first_ns: int = 0
     last_ns: int = 0
 
     def add(self, groups: Groups) -> None:
         self.parts.append(groups)
         self.rows += len(groups)
-        if self.rows > _COMPACT_FROM_ROWS and len(self.parts) > 1:
+        if self.rows > self.compact_from_rows and len(self.parts) > 1:
             self.parts = [concatenate(self.parts)]
             self.rows = len(self.parts[0])
+            # Where nearly all groups are distinct, merging at each batch would sort all of them each time.
+            self.compact_from_rows = max(_COMPACT_FROM_ROWS, 2 * self.rows)
 
 
 class Aggregator:
@@ -79,14 +88,17 @@ class Aggregator:
         self._name_ids: dict[tuple[ProcessKey, int], int] = {}
         self._processes: dict[ProcessKey, int] = {}
         self._resources: dict[ProcessKey, AttributeSet] = {}
-        self._lost_exported = 0
+        self._lost_exported: Counter[str] = Counter()
 
     def feed(self, event: Event) -> list[Bundle]:
         """Take in one event; bundles of windows that it closed, oldest first."""
         return list(self._take(event) or ())
 
     def finish(self) -> list[Bundle]:
-        """Close every window."""
+        """Close every window; losses that became known after the last one get a window of their own."""
+        if not self._windows and self._new_losses():
+            index = max(self._closed_before, self._window_index(self._last_ns))
+            self._windows[index] = _OpenWindow([_NO_GROUPS], first_ns=self._last_ns)
         return list(self._close_before(max(self._windows, default=-1) + 1))
 
     @singledispatchmethod
@@ -160,7 +172,7 @@ class Aggregator:
         self.ledger.remarks["inverted times"] += waits.inverted
         kinds = rows["kind"]
         keys = np.empty((len(rows), 8), np.uint64)
-        keys[:, 0] = rows["tgid"].astype(np.uint64) << np.uint64(32)
+        keys[:, 0] = rows["tgid"].astype(np.uint64) << _TGID_SHIFT
         keys[:, 0] |= rows["api"].astype(np.uint64) << np.uint64(8) | waits.mode
         keys[:, 1] = rows["process_start_ns"]
         keys[:, 2] = np.where(kinds == Kind.LAUNCH, rows["object"], 0)
@@ -168,22 +180,33 @@ class Aggregator:
         keys[:, 5:8] = link_columns(rows, self._options.span_link)
         values = np.empty((len(rows), 3), np.int64)
         values[:, 0] = _IS_SUBMISSION[kinds]
-        values[:, 1] = np.where(kinds == Kind.COPY, rows["bytes"].astype(np.int64), 0)
+        is_copy = kinds == Kind.COPY
+        possible = rows["bytes"] <= _MAX_COPY_BYTES
+        self.ledger.remarks["impossible copy sizes, taken as 0"] += int((is_copy & ~possible).sum())
+        values[:, 1] = np.where(is_copy & possible, rows["bytes"], 0)
         values[:, 2] = waits.duration_ns
         return keys, values
 
     def _resolve(self, groups: Groups) -> Groups:
         """Replace process and handle by what they mean now: a handle may mean another kernel later.
 
-        Done for groups, since they are few where calls are many.
+        Done once for each distinct (process, handle): small batches have nearly as many groups as calls.
         """
         keys = groups.keys
+        meanings = keys[:, :3].copy()
+        meanings[:, 0] >>= _TGID_SHIFT
+        order, starts = runs(meanings)
+        process_ids = np.empty(len(starts), np.uint64)
+        name_ids = np.empty(len(starts), np.uint64)
+        for run, (tgid, start_ns, handle) in enumerate(meanings[order[starts]].tolist()):
+            process = ProcessKey(tgid, start_ns)
+            process_ids[run] = self._processes.setdefault(process, len(self._processes))
+            name_ids[run] = self._name_ids.get((process, handle), -1) + 1 if handle else 0
+        lengths = np.diff(np.append(starts, len(keys)))
         resolved = np.empty((len(keys), 7), np.uint64)
-        for row, (head, start_ns, handle) in enumerate(keys[:, :3].tolist()):
-            process = ProcessKey(head >> 32, start_ns)
-            process_id = self._processes.setdefault(process, len(self._processes))
-            resolved[row, 0] = process_id << 32 | head & 0xFFFFFFFF
-            resolved[row, 1] = self._name_ids.get((process, handle), -1) + 1 if handle else 0
+        resolved[order, 0] = np.repeat(process_ids << _TGID_SHIFT, lengths)
+        resolved[order, 1] = np.repeat(name_ids, lengths)
+        resolved[:, 0] |= keys[:, 0] & _BELOW_TGID
         resolved[:, 2:] = keys[:, 3:]
         return Groups(resolved, groups.sums)
 
@@ -260,17 +283,23 @@ class Aggregator:
         return table.indexes((labels.NO_STACK if any(key) else labels.NO_STACK_TAKEN,))
 
     def _add_lost(self, tables: dict[int, SampleTable]) -> None:
-        """Submissions that the ring had no room for, in the window in which they became known."""
-        lost = sum(
-            self.ledger.source_count(kind.name.lower(), "ring_full") for kind in apis.SUBMISSIONS
-        )
-        new = lost - self._lost_exported
-        if new <= 0:
+        """Submissions that did not arrive, in the window in which they became known."""
+        new = self._new_losses()
+        if not new:
             return
-        self._lost_exported = lost
+        self._lost_exported += new
         owner = next(iter(tables)) if len(tables) == 1 else len(self._processes)
         table = tables.setdefault(owner, SampleTable())
-        table.add(GPU_LAUNCH, table.indexes((labels.LOST,)), None, new)
+        for reason, count in sorted(new.items()):
+            table.add(GPU_LAUNCH, table.indexes((labels.lost_frame(reason),)), None, count)
+
+    def _new_losses(self) -> Counter[str]:
+        """Submissions lost at the source since the last window, by reason."""
+        kinds = [kind.name.lower() for kind in apis.SUBMISSIONS]
+        known = Counter(
+            {r: sum(self.ledger.source_count(kind, r) for kind in kinds) for r in LOSSES}
+        )
+        return known - self._lost_exported
 
 
 def _link(words: list[int]) -> Link | None:

@@ -14,7 +14,6 @@ from otel_gpuflame.events.wire import Kind
 _MODULES = {Runtime.CUDA: "libcuda.so.1", Runtime.OPENCL: "libOpenCL.so.1"}
 NO_STACK = mark("no stack: lost on the way")
 NO_STACK_TAKEN = mark("no stack: no room to take one")
-LOST = mark("lost: ring full")
 
 
 @cache
@@ -30,6 +29,12 @@ def call_frame(api_id: int) -> Frame:
 def wait_frame(mode: int) -> Frame:
     """How the thread waited: spinning costs a CPU, blocking does not."""
     return mark(WaitMode(mode).name.lower())
+
+
+@cache
+def lost_frame(reason: str) -> Frame:
+    """Submissions that were seen and did not arrive, by outcome of the source: `[lost: ring full]`."""
+    return mark(f"lost: {reason.replace('_', ' ')}")
 
 
 def work_frame(api_id: int, name: HandleName | None) -> Frame:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 from functools import lru_cache
+
+from otel_gpuflame.symbolize.demangle_bound import longest_demangled
 
 MAX_MANGLED_BYTES = 4096
 """The library's demangler needs 64 bytes of stack for each character."""
+MAX_NAME_CHARACTERS = 64 << 20
+"""Names of real libraries reach 100 KiB; see `demangle_bound` for what a hostile one can do."""
 MAX_CACHED_NAMES = 1 << 16
 _LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1")
 
@@ -23,6 +26,8 @@ class Demangler:
     def _uncached(self, name: str) -> str:
         mangled = name.encode("utf-8", "replace")
         if self._demangle is None or not name.startswith("_Z") or len(mangled) > MAX_MANGLED_BYTES:
+            return name
+        if longest_demangled(name, MAX_NAME_CHARACTERS) > MAX_NAME_CHARACTERS:
             return name
         status = ctypes.c_int(-1)
         text = self._demangle(mangled, None, None, ctypes.byref(status))

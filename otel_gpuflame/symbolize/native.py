@@ -126,32 +126,14 @@ class NativeResolver:
         return Frame(FrameKind.NATIVE, name, system_name, "", 0, module, build_id, elf_address)
 
     def _anonymous(self, address: int, mapping: Mapping) -> Frame:
-        module = _clean(mapping.path)
+        """A frame in code that is in no ELF file."""
+        named = mapping.is_file or mapping.is_kernel_page
+        module = _clean(mapping.path) if named else ""
         offset = address - mapping.start + mapping.offset
-        compiled = None if mapping.is_kernel_page else self._compiled.name_at(address)
-        if compiled is not None:
-            return Frame(FrameKind.NATIVE, compiled, "", "", 0, module, "", offset)
-        if mapping.is_file or mapping.is_kernel_page:
-            return Frame(
-                FrameKind.NATIVE,
-                f"{module.rpartition('/')[2]}+{offset:#x}",
-                "",
-                "",
-                0,
-                module,
-                "",
-                offset,
-            )
-        return Frame(
-            FrameKind.NATIVE,
-            f"[anonymous code]+{address - mapping.start:#x}",
-            "",
-            "",
-            0,
-            "",
-            "",
-            offset,
-        )
+        name = None if mapping.is_kernel_page else self._compiled.name_at(address)
+        if name is None:
+            name = f"{module.rpartition('/')[2] if named else '[anonymous code]'}+{offset:#x}"
+        return Frame(FrameKind.NATIVE, name, "", "", 0, module, "", offset)
 
 
 def _clean(path: str) -> str:

@@ -55,7 +55,7 @@ struct ogf_drain {
 	uint64_t poll_ns;
 	uint64_t complete_ns; /* everything sent before this time has been moved to the buffers */
 	bool running;
-	bool urgent; /* something came in that cannot wait: a process started or mapped a library */
+	bool urgent; /* something came in that cannot wait: a process started or mapped a library, a new stack */
 };
 
 static uint64_t ogf_monotonic_ns(void)
@@ -140,7 +140,12 @@ static void ogf_sweep(struct ogf_drain *drain)
 		complete = ogf_empty_ring(&drain->rings[0], calls_limit);
 	if (complete)
 		drain->complete_ns = started_ns;
-	drain->urgent |= ogf_filled(&drain->rings[drain->ring_count - 1]) > 0;
+	/*
+	 * What a stack or name refers to must be read from a process that may be about to end, so all records of any
+	 * length are urgent. They are rare: each is sent once.
+	 */
+	for (int i = 1; i < drain->ring_count; i++)
+		drain->urgent |= ogf_filled(&drain->rings[i]) > 0;
 	drain->urgent |= ogf_filled(&drain->rings[0]) > drain->rings[0].capacity / 4;
 }
 

@@ -153,6 +153,7 @@ def test_absent_receiver_is_retryable(request_: ExportProfilesServiceRequest) ->
     assert result.outcome is Outcome.RETRYABLE
     assert host in result.message
     assert "refused" in result.message
+    assert "OTEL_EXPORTER_OTLP_PROTOCOL=grpc" in result.message
 
 
 def test_silent_receiver_times_out(request_: ExportProfilesServiceRequest) -> None:
@@ -217,6 +218,15 @@ def test_tls_is_verified(request_: ExportProfilesServiceRequest, authority: Auth
     assert "OTEL_EXPORTER_OTLP_CERTIFICATE" in untrusted.message
     assert "certificate verify failed" in untrusted.message
     assert len(received.requests) == 1
+
+
+def test_https_to_a_plain_receiver_is_explained(request_: ExportProfilesServiceRequest) -> None:
+    """A receiver without TLS behind an https:// endpoint gives a message that says so."""
+    with http_receiver(Answer()) as (host, _):
+        result = export(request_, options(host, scheme="https"))
+
+    assert result.outcome is Outcome.REJECTED
+    assert "needs http://" in result.message
 
 
 def test_client_certificate_is_presented(

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_gpuflame.symbolize.demangle import MAX_MANGLED_BYTES, Demangler
+from otel_gpuflame.symbolize.demangle_bound import longest_demangled
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,41 @@ def test_names_too_long_for_the_library_stay(demangler: Demangler) -> None:
     """Its stack use grows with the length."""
     name = "_Z" + "N1a" * MAX_MANGLED_BYTES
     assert demangler.demangle(name) == name
+
+
+def _doubling(steps: int) -> str:
+    """`f(A<int, int>, A<that, that>, A<that, that>, …)`: each step doubles the length."""
+    parts = ["S_", *(f"S{digit}_" for digit in "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")]
+    return "_Z1f1AIiiE" + "".join(f"S_I{part}{part}E" for part in parts[1 : steps + 1])
+
+
+@pytest.mark.parametrize("steps", [20, 28, 36])
+def test_names_that_explode_stay(demangler: Demangler, steps: int) -> None:
+    """200 characters that would become gigabytes are not given to the library."""
+    assert demangler.demangle(_doubling(steps)) == _doubling(steps)
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_the_bound_is_not_below_the_real_length(demangler: Demangler, steps: int) -> None:
+    """For the steepest names there are, while they can still be demangled."""
+    name = demangler.demangle(_doubling(steps))
+    assert name.startswith("f(A<int, int>")
+    assert len(name) <= longest_demangled(_doubling(steps), 1 << 60)
+
+
+@pytest.mark.parametrize(
+    "mangled",
+    [
+        "_Z1fIJidEEvDpT_",
+        "_Z1fIJidEEvDpRKT_",
+        "_Z1fISt4pairIiiEEvT_S2_S2_S2_S2_S2_S2_S2_S2_S2_S2_S2_S2_S2_S2_S2_S2_S2_S2_S2_S2_S2_",
+        "_ZN1aC1ERKSsS1_S1_S1_",
+    ],
+)
+def test_the_bound_lets_ordinary_names_pass(demangler: Demangler, mangled: str) -> None:
+    """Packs, many references to one type, abbreviations."""
+    assert len(demangler.demangle(mangled)) > len(mangled)
+    assert len(demangler.demangle(mangled)) <= longest_demangled(mangled, 1 << 60) < 1 << 20
 
 
 def test_without_a_library_names_stay() -> None:
