@@ -15,7 +15,7 @@ class StoppedCommand:
     """A child that waits on a pipe before it executes the command.
 
     Must be created before the recorder starts threads, since it forks. Standard streams, environment and working
-    directory are inherited unchanged.
+    directory are inherited unchanged; signals are at their defaults, as a shell starts programs.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -38,7 +38,13 @@ class StoppedCommand:
 
     def release(self) -> None:
         """Let the command run. Raises TargetError if it cannot be executed."""
-        os.write(self._go, b"g")
+        try:
+            os.write(self._go, b"g")
+        except BrokenPipeError as error:
+            self.abandon()
+            raise TargetError(
+                f"{self.command[0]!r} ended before it was started (exit code {self.exit_code})"
+            ) from error
         os.close(self._go)
         self._go = -1
         # The pipe closes by itself when exec succeeds.
@@ -74,8 +80,9 @@ class StoppedCommand:
         try:
             if os.read(go, 1) != b"g":
                 os._exit(_CANNOT_EXECUTE)
-            # The recorder ignores SIGINT so that Ctrl-C ends the program first; that must not be inherited.
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            # Ctrl-C does not end the recorder, and Python ignores the other two: neither must be inherited.
+            for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(number, signal.SIG_DFL)
             os.execvp(self.command[0], self.command)  # noqa: S606 (no shell is the point)
         except OSError as failure:
             os.write(error, (failure.strerror or str(failure)).encode())

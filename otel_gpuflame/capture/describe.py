@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Final
@@ -27,6 +28,7 @@ _FROM_ENVIRONMENT: Final = frozenset(
     }
 )
 _MAX_READ: Final = 1 << 20
+_OPTION_WITH_VALUE: Final = re.compile(r"-(?!-)[^cmWX]*(?P<name>[cmWX])(?P<value>.*)", re.DOTALL)
 
 
 def describe(pid: int, proc: Path = Path("/proc")) -> Attributes | None:
@@ -61,14 +63,19 @@ def workload_name(command: list[str], executable: str) -> str:
         return name[:_MAX_VALUE]
     arguments = iter(command[1:])
     for argument in arguments:
-        if argument == "-m" or (argument.startswith("-m") and len(argument) > 2):
-            return (argument[2:] or next(arguments, "") or "python -m")[:_MAX_VALUE]
-        if argument == "-c":
-            return "python -c"
-        if argument in ("-X", "-W", "--check-hash-based-pycs"):
+        if argument == "-" or not argument.startswith("-"):
+            return (os.path.basename(argument).strip("-") or "python script")[:_MAX_VALUE]
+        if argument == "--check-hash-based-pycs":
             next(arguments, None)
-        elif not argument.startswith("-"):
-            return (os.path.basename(argument) or "python script")[:_MAX_VALUE]
+        # Flags may be combined, and the first that takes a value takes the rest: -uc CODE, -ImMODULE.
+        option = _OPTION_WITH_VALUE.match(argument)
+        if option is None:
+            continue
+        if option["name"] == "c":
+            return "python -c"
+        value = option["value"] or next(arguments, "")
+        if option["name"] == "m":
+            return (value or "python -m")[:_MAX_VALUE]
     return "python interactive"
 
 

@@ -14,7 +14,10 @@ _SHIFT: Final = np.uint64(32)
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Distinct keys with sums: `keys` (g, k) words, `sums` (g, s). A key may occur more than once, see `group`."""
+    """Distinct keys with sums: `keys` (g, k) words, `sums` (g, s). A key may occur more than once, see `group`.
+
+    Both are stored by column, as everything that works on them goes column by column.
+    """
 
     keys: NDArray[np.uint64]
     sums: NDArray[np.int64]
@@ -24,7 +27,7 @@ class Groups:
 
 
 def group(keys: NDArray[np.uint64], values: NDArray[np.int64]) -> Groups:
-    """Add up `values` (n, s) of rows with equal `keys` (n, k).
+    """Add up `values` (n, s) of rows with equal `keys` (n, k). Fastest where both are stored by column.
 
     Different keys are never added together, but a key may appear in several groups (see `runs`): the caller merges
     groups by key in the end.
@@ -32,7 +35,9 @@ def group(keys: NDArray[np.uint64], values: NDArray[np.int64]) -> Groups:
     if not len(keys):
         return Groups(keys, values)
     order, starts = runs(keys)
-    return Groups(keys[order[starts]], np.add.reduceat(values[order], starts, axis=0))
+    # numpy.take, since indexing with an array is three times slower.
+    sums = np.add.reduceat(values.T.take(order, axis=1), starts, axis=1)
+    return Groups(keys.T.take(order[starts], axis=1).T, sums.T)
 
 
 def runs(keys: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -42,13 +47,15 @@ def runs(keys: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     hashes collide may alternate: a row then has more than one run.
     """
     hashes = np.zeros(len(keys), np.uint64)
-    for column in range(keys.shape[1]):
-        hashes ^= keys[:, column]
+    for column in keys.T:
+        hashes ^= column
         hashes *= _MULTIPLIER
         hashes ^= hashes >> _SHIFT
     order = np.argsort(hashes)
-    ordered = keys[order]
-    return order, np.flatnonzero(np.r_[True, (ordered[1:] != ordered[:-1]).any(axis=1)])
+    ordered = keys.T.take(order, axis=1)
+    is_start = np.ones(len(keys), np.bool_)
+    is_start[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
+    return order, np.flatnonzero(is_start)
 
 
 def concatenate(parts: list[Groups]) -> Groups:

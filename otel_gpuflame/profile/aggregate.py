@@ -171,14 +171,14 @@ class Aggregator:
         waits = find_waits(rows)
         self.ledger.remarks["inverted times"] += waits.inverted
         kinds = rows["kind"]
-        keys = np.empty((len(rows), 8), np.uint64)
+        keys = np.empty((8, len(rows)), np.uint64).T
         keys[:, 0] = rows["tgid"].astype(np.uint64) << _TGID_SHIFT
         keys[:, 0] |= rows["api"].astype(np.uint64) << np.uint64(8) | waits.mode
         keys[:, 1] = rows["process_start_ns"]
         keys[:, 2] = np.where(kinds == Kind.LAUNCH, rows["object"], 0)
         keys[:, 3:5] = rows["stack_hash"]
         keys[:, 5:8] = link_columns(rows, self._options.span_link)
-        values = np.empty((len(rows), 3), np.int64)
+        values = np.empty((3, len(rows)), np.int64).T
         values[:, 0] = _IS_SUBMISSION[kinds]
         is_copy = kinds == Kind.COPY
         possible = rows["bytes"] <= _MAX_COPY_BYTES
@@ -193,7 +193,7 @@ class Aggregator:
         Done once for each distinct (process, handle): small batches have nearly as many groups as calls.
         """
         keys = groups.keys
-        meanings = keys[:, :3].copy()
+        meanings = keys[:, :3].copy(order="K")
         meanings[:, 0] >>= _TGID_SHIFT
         order, starts = runs(meanings)
         process_ids = np.empty(len(starts), np.uint64)
@@ -203,22 +203,29 @@ class Aggregator:
             process_ids[run] = self._processes.setdefault(process, len(self._processes))
             name_ids[run] = self._name_ids.get((process, handle), -1) + 1 if handle else 0
         lengths = np.diff(np.append(starts, len(keys)))
-        resolved = np.empty((len(keys), 7), np.uint64)
+        resolved = np.empty((7, len(keys)), np.uint64).T
         resolved[order, 0] = np.repeat(process_ids << _TGID_SHIFT, lengths)
         resolved[order, 1] = np.repeat(name_ids, lengths)
         resolved[:, 0] |= keys[:, 0] & _BELOW_TGID
         resolved[:, 2:] = keys[:, 3:]
         return Groups(resolved, groups.sums)
 
-    def _by_window(self, times_ns: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+    def _by_window(
+        self, times_ns: NDArray[np.int64]
+    ) -> Iterator[tuple[int, slice | NDArray[np.bool_]]]:
+        everything = slice(None)
         if self._options.window_ns is None or self._start is None:
-            yield 0, np.ones(len(times_ns), bool)
+            yield 0, everything
             return
         indexes = (times_ns - self._start.time_ns) // self._options.window_ns
         late = indexes < self._closed_before
         if late.any():
             self.ledger.remarks["late for their window"] += int(late.sum())
             indexes = np.maximum(indexes, self._closed_before)
+        first, last = int(indexes.min()), int(indexes.max())
+        if first == last:
+            yield first, everything
+            return
         for index in np.unique(indexes).tolist():
             yield index, indexes == index
 

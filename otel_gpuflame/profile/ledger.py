@@ -11,6 +11,9 @@ from otel_gpuflame.events.wire import Kind, Outcome
 SOURCE_DROPS = tuple(
     outcome.name.lower() for outcome in Outcome if outcome not in (Outcome.SEEN, Outcome.SENT)
 )
+LOSSES = tuple(reason for reason in SOURCE_DROPS if reason != Outcome.NESTED.name.lower())
+"""Reasons for which a call is missing; a nested one is covered by the call around it."""
+
 CALL_KINDS = tuple(kind.name.lower() for kind in Kind if Kind.LAUNCH <= kind <= Kind.FREE)
 
 
@@ -18,7 +21,7 @@ CALL_KINDS = tuple(kind.name.lower() for kind in Kind if Kind.LAUNCH <= kind <= 
 class Account:
     """One kind of event. seen = profiled + sum(dropped) + pending, always.
 
-    `pending` are calls inside the driver, or on their way. `seen` is 0 for captures without source counters.
+    `pending` are calls inside the driver, or on their way; it is 0 for captures without source counters.
     """
 
     kind: str
@@ -30,7 +33,7 @@ class Account:
     @property
     def lost(self) -> int:
         """Dropped for any reason but being part of another call."""
-        return sum(count for reason, count in self.dropped if reason != Outcome.NESTED.name.lower())
+        return sum(count for reason, count in self.dropped if reason in LOSSES)
 
 
 @dataclass(slots=True)
@@ -38,7 +41,6 @@ class Ledger:
     """Counts of one capture. Late, stackless and inverted events are profiled: they are remarks, not drops."""
 
     profiled: Counter[str] = field(default_factory=Counter)
-    dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
     remarks: Counter[str] = field(default_factory=Counter)
     source: dict[tuple[str, str], int] = field(default_factory=dict)
 
@@ -52,11 +54,9 @@ class Ledger:
         rows = []
         for kind in CALL_KINDS:
             dropped = Counter({o: self.source.get((kind, o), 0) for o in SOURCE_DROPS})
-            for (dropped_kind, reason), count in self.dropped.items():
-                if dropped_kind == kind:
-                    dropped[reason] += count
             profiled = self.profiled[kind]
-            seen = self.source.get((kind, "seen"), 0) or profiled + dropped.total()
+            # A capture that was cut off has calls from after the last counters.
+            seen = max(self.source.get((kind, "seen"), 0), profiled + dropped.total())
             if seen:
                 reasons = tuple(sorted((r, n) for r, n in dropped.items() if n))
                 pending = seen - profiled - dropped.total()

@@ -91,5 +91,6 @@ def decode_process(record: bytes) -> ProcessChange | None:
         process=ProcessKey(int(row["tgid"]), int(row["process_start_ns"])),
         parent=ProcessKey(int(row["parent_tgid"]), int(row["parent_start_ns"])),
         time_ns=int(row["time_ns"]),
-        comm=bytes(row["comm"]).decode("utf-8", "backslashreplace"),
+        # An older, longer name may still stand behind the terminating 0.
+        comm=bytes(row["comm"]).partition(b"\0")[0].decode("utf-8", "backslashreplace"),
     )

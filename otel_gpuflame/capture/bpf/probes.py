@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -148,13 +148,25 @@ ALL: Final[tuple[ProbeSpec, ...]] = (
 )
 
 _BY_BASE: Final = {spec.base: spec for spec in ALL}
+# Without a version these are the 32-bit forms of CUDA before 3.2, still exported, with a smaller descriptor: the call is
+# seen, its size is not.
+_FIRST_VERSIONS: Final = {
+    name: _call_spec(name, replace(_ARGUMENTS[name], shape=Shape.PLAIN))
+    for name in (
+        "cuMemcpy2D",
+        "cuMemcpy2DAsync",
+        "cuMemcpy2DUnaligned",
+        "cuMemcpy3D",
+        "cuMemcpy3DAsync",
+    )
+}
 # libcuda exports versions (_v2) and the variants for per-thread default streams (_ptsz: asynchronous, _ptds: the rest).
 _SUFFIX: Final = re.compile(r"(_v\d+)?(_ptsz|_ptds)?$")
 
 
 def spec_for_symbol(symbol: str) -> ProbeSpec | None:
     """The probe for an exported symbol, or None if it is not one of ours."""
-    found = _BY_BASE.get(symbol)
+    found = _FIRST_VERSIONS.get(symbol) or _BY_BASE.get(symbol)
     if found is not None or not symbol.startswith("cu"):
         return found
     return _BY_BASE.get(_SUFFIX.sub("", symbol))

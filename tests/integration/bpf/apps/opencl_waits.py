@@ -10,6 +10,7 @@ from typing import Any
 from tests.fakes import app_common
 from tests.fakes.app_opencl import KERNEL, SOURCE, make_queue
 
+MARK = "  # " + "LINE "
 SIZE = 1 << 20
 SIZE_BYTES = 4 * SIZE
 
@@ -42,11 +43,8 @@ def read_later(cl: Any, queue: Any, host: Any, buffer: Any) -> Any:
 def marked_lines() -> dict[str, int]:
     """Line numbers of this file by the word after the mark."""
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
-    return {
-        line.rpartition("# LINE ")[2]: number
-        for number, line in enumerate(lines, 1)
-        if "  # LINE " in line
-    }
+    marked = ((number, line.rpartition(MARK)) for number, line in enumerate(lines, 1))
+    return {name: number for number, (_, mark, name) in marked if mark}
 
 
 def main() -> None:
@@ -71,8 +69,7 @@ def main() -> None:
     finish(queue)
     blocking_read(cl, queue, host, second)
     later.wait()
-    lines = {name: line for name, line in marked_lines().items()}
-    app_common.emit({"pid": os.getpid(), "lines": lines, "size_bytes": SIZE_BYTES})
+    app_common.emit({"pid": os.getpid(), "lines": marked_lines(), "size_bytes": SIZE_BYTES})
 
 
 if __name__ == "__main__":
