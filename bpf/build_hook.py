@@ -44,7 +44,9 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         missing = [name for name in TOOLS if shutil.which(name) is None]
         if missing:
             lines = "\n".join(f"  {name}: needed to {TOOLS[name][0]}" for name in missing)
-            packages = " ".join(dict.fromkeys([TOOLS[name][1] for name in missing] + ["libbpf-dev"]))
+            packages = " ".join(
+                dict.fromkeys([TOOLS[name][1] for name in missing] + ["libbpf-dev"])
+            )
             raise RuntimeError(
                 f"cannot build otel-gpuflame, missing:\n{lines}\n"
                 f"Debian, Ubuntu: apt-get install {packages}"

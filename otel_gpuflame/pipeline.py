@@ -120,7 +120,7 @@ class _Recorder:
 
     def __init__(self, sink: BinaryIO | None, options: RecordOptions) -> None:
         self._writer = CaptureWriter(sink, created=dict(options.attributes)) if sink else None
-        self.aggregator = Aggregator(AggregateOptions(window_ns=None))
+        self.aggregator = Aggregator(AggregateOptions(window_ns=None, span_link=None))
         self.bundles: list[Bundle] = []
 
     def take(self, events: Iterable[Event]) -> None:
@@ -172,7 +172,16 @@ def _is_over(options: RecordOptions, command: StoppedCommand | None, elapsed_ns:
         return True
     if command is not None:
         return command.poll() is not None
-    return not Path(f"/proc/{options.pid}").is_dir()
+    return not _is_alive(options.pid)
+
+
+def _is_alive(pid: int | None) -> bool:
+    """Whether a process exists and is no zombie, which nobody may ever collect."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 @dataclass(slots=True)

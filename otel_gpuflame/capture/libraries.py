@@ -18,8 +18,8 @@ from elftools.elf.segments import Segment
 from otel_gpuflame.capture.bpf.probes import spec_for_symbol
 from otel_gpuflame.capture.bpf.uprobes import ProbePoint
 
-# libcuda.so.1 is what every CUDA runtime, Triton, NCCL and static cudart end up in; wheels rename the OpenCL loader that
-# they bundle (libOpenCL-5519dec5.so.1.0.0).
+# libcuda.so.1 is what every CUDA runtime, Triton, NCCL and static cudart end up in; wheels rename the OpenCL loader
+# that they bundle (libOpenCL-5519dec5.so.1.0.0).
 _GPU_LIBRARY: Final = re.compile(r"^(libcuda|libOpenCL(-[0-9a-f]+)?)\.so(\.\d+)*$")
 _STANDARD_NAMES: Final = ("libcuda.so.1", "libOpenCL.so.1")
 _ENDBR64: Final = bytes.fromhex("f30f1efa")

@@ -73,6 +73,7 @@ class LiveCapture:
         self._names = NameTable(Demangler().demangle)
         self._known_stacks: dict[StackKey, ProcessKey] = {}
         self._described: set[ProcessKey] = set()
+        self._ended: list[ProcessKey] = []
         self._undecodable = 0
         self._lost_stacks = 0
         self._last_counters: tuple[LossCount, ...] = ()
@@ -115,10 +116,13 @@ class LiveCapture:
     def step(self, timeout_ns: int) -> list[Event]:
         """One round; waits up to `timeout_ns` for something urgent (0: sweep the rings and do not wait)."""
         complete_ns = self._drain.swap(timeout_ns)
-        ended = self._follow_processes()
+        ended = self._ended
+        self._ended = self._follow_processes()
         events = list(self._references())
         events += self._calls()
         events += self._counters(force=timeout_ns == 0)
+        # One round later than their end was reported: the drain takes the ring of processes further than that of calls,
+        # so the last calls of a process may only come now.
         for process in ended:
             self._forget(process)
         if complete_ns:
@@ -221,6 +225,7 @@ class LiveCapture:
 
     def _forget(self, process: ProcessKey) -> None:
         self._symbolizer.forget(process)
+        self._targets.forget(process.tgid)
         self._described.discard(process)
         self._names.forget(process)
         gone = [key for key, owner in self._known_stacks.items() if owner == process]

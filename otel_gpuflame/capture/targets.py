@@ -40,6 +40,7 @@ class Target:
     layout: bytes = b""
     """Value in BPF's `targets` map as last written."""
     due_ns: list[int] = field(default_factory=list)
+    has_ended: bool = False
 
 
 class Targets:
@@ -107,7 +108,8 @@ class Targets:
         """Follow a change that BPF reported."""
         pid = change.process.tgid
         if change.change is wire.ProcessChange.EXIT:
-            self._targets.pop(pid, None)
+            if pid in self._targets:
+                self._targets[pid].has_ended = True
             return
         if change.change is wire.ProcessChange.FORK:
             parent = self._targets.get(change.parent.tgid)
@@ -119,6 +121,12 @@ class Targets:
             target.layout = b""
             target.attributes = None
         target.due_ns = [now_ns + delay for delay in _LOOK_AGAIN_NS]
+
+    def forget(self, pid: int) -> None:
+        """Drop a process that has ended, unless its pid already means another one."""
+        target = self._targets.get(pid)
+        if target is not None and target.has_ended:
+            del self._targets[pid]
 
     def look(self, now_ns: int) -> None:
         """Look again at every process whose time has come."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Final
 
@@ -9,7 +10,7 @@ import click
 from rich.console import Console
 
 from otel_gpuflame.cli.outputs import write_html, write_pprof
-from otel_gpuflame.cli.tables import human, print_ledger, print_summary
+from otel_gpuflame.cli.tables import human, print_ledger, print_summary, say
 from otel_gpuflame.errors import CaptureFileError
 from otel_gpuflame.pipeline import replay
 from otel_gpuflame.profile.aggregate import AggregateOptions
@@ -46,7 +47,7 @@ def demo(directory: Path, limit: int) -> None:
     capture = _bundled_capture()
     result = replay(capture, AggregateOptions(window_ns=None))
     console = Console(highlight=False)
-    console.print(f"{capture.name}: {result.created.get('target', 'unknown target')}\n")
+    say(console, f"{capture.name}: {result.created.get('target', 'unknown target')}\n")
     print_summary(console, result.bundles, limit)
     print_ledger(console, result.ledger)
     directory.mkdir(parents=True, exist_ok=True)
@@ -55,10 +56,9 @@ def demo(directory: Path, limit: int) -> None:
         write_pprof(pprof, result.bundles),
         write_html(html, result.bundles, "PyTorch training on an H200"),
     )
-    console.print(f"\n{html}: {human(sizes[1], 'bytes')}, open it in a browser")
-    console.print(
-        f"{pprof}: {human(sizes[0], 'bytes')}, or: go tool pprof -symbolize=none -top {pprof}"
-    )
+    say(console, f"\n{html}: {human(sizes[1], 'bytes')}, open it in a browser")
+    command = f"go tool pprof -symbolize=none -top {shlex.quote(str(pprof))}"
+    say(console, f"{pprof}: {human(sizes[0], 'bytes')}, or: {command}")
 
 
 def _bundled_capture() -> Path:

@@ -13,7 +13,7 @@ from otel_gpuflame.cli.demo import demo
 from otel_gpuflame.cli.doctor import doctor
 from otel_gpuflame.cli.record import record
 from otel_gpuflame.cli.replay import replay
-from otel_gpuflame.errors import CaptureFileError, ConfigError, OtelGpuflameError, TargetError
+from otel_gpuflame.errors import ConfigError, OtelGpuflameError, SourceUnavailable
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -21,8 +21,7 @@ EXIT_UNAVAILABLE: Final = 3
 
 _EXIT_CODES: Final[dict[type[OtelGpuflameError], int]] = {
     ConfigError: EXIT_USAGE,
-    CaptureFileError: EXIT_FAILED,
-    TargetError: EXIT_FAILED,
+    SourceUnavailable: EXIT_UNAVAILABLE,
 }
 
 
@@ -34,7 +33,7 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except OtelGpuflameError as error:
             click.echo(f"error: {error}", err=True)
-            ctx.exit(_EXIT_CODES.get(type(error), EXIT_UNAVAILABLE))
+            ctx.exit(_EXIT_CODES.get(type(error), EXIT_FAILED))
 
 
 @click.group(

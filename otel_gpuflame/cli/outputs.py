@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
+
 from otel_gpuflame.encode.folded import encode_folded
 from otel_gpuflame.encode.html import encode_html
 from otel_gpuflame.encode.pprof import encode_pprof
@@ -23,8 +25,12 @@ def write_html(path: Path, bundles: Sequence[Bundle], title: str) -> int:
 
 
 def write_folded(path: Path, bundles: Sequence[Bundle], sample_type: ValueType) -> int:
-    """Folded stacks of one sample type; size in bytes."""
-    return _write(path, encode_folded(bundles, sample_type).encode())
+    """Folded stacks of one sample type, to standard output if `path` is `-`; size in bytes."""
+    data = encode_folded(bundles, sample_type).encode()
+    if str(path) == "-":
+        click.echo(data, nl=False)
+        return len(data)
+    return _write(path, data)
 
 
 def _write(path: Path, data: bytes) -> int:

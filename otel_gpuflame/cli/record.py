@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import click
 from rich.console import Console
 
 from otel_gpuflame import __version__
-from otel_gpuflame.cli.tables import human, print_ledger, print_summary
+from otel_gpuflame.cli.tables import human, print_ledger, print_summary, say
 from otel_gpuflame.pipeline import RecordOptions, RecordResult
 from otel_gpuflame.pipeline import record as run_record
 
@@ -77,6 +78,7 @@ Examples:
 @click.option("-q", "--quiet", is_flag=True, help="No tables at the end.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def record(
+    *,
     output: Path | None,
     pid: int | None,
     duration_s: float | None,
@@ -125,15 +127,17 @@ def _attributes(command: tuple[str, ...], pid: int | None) -> tuple[tuple[str, s
 def _print_outcome(console: Console, result: RecordResult, output: Path | None) -> None:
     print_ledger(console, result.ledger)
     for program, consequence in result.report.missing.items():
-        console.print(f"  not available here ({program}): {consequence}", style="yellow")
+        say(console, f"  not available here ({program}): {consequence}", "yellow")
     for error in result.attach_errors:
-        console.print(f"  {error}", style="yellow")
+        say(console, f"  {error}", "yellow")
     if not result.ledger.accounts():
-        console.print(_why_nothing(result), style="yellow")
+        say(console, _why_nothing(result), "yellow")
     if output is not None:
         size = human(result.output_bytes, "bytes")
-        console.print(
-            f"{output}: {size}. Look at it: otel-gpuflame replay {output} --html out.html"
+        say(
+            console,
+            f"{output}: {size}. Look at it: "
+            f"otel-gpuflame replay {shlex.quote(str(output))} --html out.html",
         )
 
 

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from otel_gpuflame.cli.outputs import write_folded, write_html, write_pprof
-from otel_gpuflame.cli.tables import human, print_ledger, print_summary
+from otel_gpuflame.cli.tables import human, print_ledger, print_summary, say
 from otel_gpuflame.correlate.spans import SpanLink
 from otel_gpuflame.errors import CaptureFileError
 from otel_gpuflame.export.options import OtlpOptions, otlp_options
@@ -25,23 +25,17 @@ _SENT_WINDOW_NS = 10_000_000_000
 _SPAN_ID_BYTES = 8
 
 
-class _SpanId(click.ParamType[bytes]):
-    """16 hexadecimal digits."""
-
-    name = "span id"
-
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> bytes:
-        try:
-            span_id = bytes.fromhex(value)
-        except ValueError:
-            span_id = b""
-        if len(span_id) != _SPAN_ID_BYTES or not any(span_id):
-            self.fail(
-                f"{value!r} is not a span id: 16 hexadecimal digits, not all zero", param, ctx
-            )
-        return span_id
+def _span_id(_ctx: click.Context, _option: click.Parameter, value: str | None) -> bytes | None:
+    """A callback and not a click type, since these became generic in a version newer than we ask for."""
+    if value is None:
+        return None
+    try:
+        span_id = bytes.fromhex(value)
+    except ValueError:
+        span_id = b""
+    if len(span_id) != _SPAN_ID_BYTES or not any(span_id):
+        raise click.BadParameter(f"{value!r} is not a span id: 16 hexadecimal digits, not all zero")
+    return span_id
 
 
 @click.command(
@@ -72,7 +66,7 @@ Examples:
     show_default=True,
     help="Sample type of --folded.",
 )
-@click.option("--span-id", type=_SpanId(), help="Only what belongs to this span.")
+@click.option("--span-id", metavar="HEX", callback=_span_id, help="Only what belongs to this span.")
 @click.option(
     "--span-link",
     type=click.Choice([mode.value for mode in SpanLink]),
@@ -97,6 +91,7 @@ Examples:
     help="Rows of each table.",
 )
 def replay(
+    *,
     capture: Path,
     pprof: Path | None,
     html: Path | None,
@@ -128,19 +123,15 @@ def replay(
     print_ledger(console, result.ledger)
     _warn(result)
     if pprof is not None:
-        console.print(f"{pprof}: {human(write_pprof(pprof, bundles), 'bytes')}")
+        say(console, f"{pprof}: {human(write_pprof(pprof, bundles), 'bytes')}")
     if html is not None:
-        console.print(f"{html}: {human(write_html(html, bundles, capture.name), 'bytes')}")
+        say(console, f"{html}: {human(write_html(html, bundles, capture.name), 'bytes')}")
     if folded is not None:
         write_folded(folded, bundles, sample_types.by_name(sample_type))
     if endpoint is not None:
         windows = AggregateOptions(window_ns=_SENT_WINDOW_NS, span_link=link)
-        _send(
-            capture,
-            windows,
-            _destination(endpoint, protocol),
-            None if keep_times else time.time_ns(),
-        )
+        end_unix_ns = None if keep_times else time.time_ns()
+        _send(console, capture, windows, _destination(endpoint, protocol), end_unix_ns)
 
 
 def _destination(endpoint: str, protocol: str | None) -> OtlpOptions:
@@ -156,15 +147,20 @@ def _destination(endpoint: str, protocol: str | None) -> OtlpOptions:
 
 
 def _send(
-    capture: Path, windows: AggregateOptions, options: OtlpOptions, end_unix_ns: int | None
+    console: Console,
+    capture: Path,
+    windows: AggregateOptions,
+    options: OtlpOptions,
+    end_unix_ns: int | None,
 ) -> None:
     """Send all windows; exits with 1 if anything was not accepted."""
     summary = send_capture(capture, windows, options, end_unix_ns)
     for message in summary.messages:
         click.echo(f"warning: {message}" if summary.failed == 0 else f"error: {message}", err=True)
-    click.echo(
+    say(
+        console,
         f"{options.endpoint} ({options.protocol}): {summary.accepted} of {summary.requests} requests accepted, "
-        f"{human(summary.size_bytes, 'bytes')} before compression"
+        f"{human(summary.size_bytes, 'bytes')} before compression",
     )
     if summary.failed:
         sys.exit(1)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from otel_gpuflame.events.frames import FrameKind
 from otel_gpuflame.profile import sample_types
@@ -26,10 +27,16 @@ def human(value: float, unit: str) -> str:
     units = {"nanoseconds": _NS_UNITS, "bytes": _BYTE_UNITS}.get(unit)
     if units is None:
         return f"{value:,.0f}"
-    size, name = next((u for u in units if value >= u[0]), units[-1])
+    # The limit is where rounding begins to show 1.00 of the larger unit instead of 1000 of the smaller.
+    size, name = next((u for u in units if value >= 0.9995 * u[0]), units[-1])
     number = value / size
     digits = 0 if size == 1 or number >= 100 else 1 if number >= 10 else 2
     return f"{number:.{digits}f} {name}"
+
+
+def say(console: Console, text: str, style: str = "") -> None:
+    """Print text as it is: brackets in paths are no markup, and a path that is wrapped cannot be copied."""
+    console.print(Text(text, style), soft_wrap=True)
 
 
 def print_summary(console: Console, bundles: Sequence[Bundle], limit: int) -> None:
@@ -58,19 +65,19 @@ def print_ledger(console: Console, ledger: Ledger) -> None:
     ]
     parts += [f"{nested:,} inside another call"] if nested else []
     parts += [f"{pending:,} still in the driver"] if pending else []
-    console.print(", ".join(parts))
+    say(console, ", ".join(parts))
     for account in accounts:
         if account.lost:
             reasons = ", ".join(
                 f"{reason.replace('_', ' ')} {n:,}" for reason, n in account.dropped
             )
-            console.print(f"  {account.kind}: {reasons}", style="yellow")
+            say(console, f"  {account.kind}: {reasons}", "yellow")
     remarks = {text: count for text, count in ledger.remarks.items() if count}
     stacks = ledger.source_count("stack", "lost")
     if stacks:
         remarks["stacks lost on the way (sent again)"] = stacks
     for text, count in sorted(remarks.items()):
-        console.print(f"  {text}: {count:,}", style="yellow")
+        say(console, f"  {text}: {count:,}", "yellow")
 
 
 def _print_rows(
@@ -84,10 +91,8 @@ def _print_rows(
     table.add_column(sample_type.type, justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
     table.add_column("where", overflow="fold")
-    for row in rows[:limit]:
-        table.add_row(
-            human(row.value, sample_type.unit), f"{100 * row.value / whole:.1f}%", _where(row)
-        )
+    for row, where in zip(rows, _places(rows[:limit]), strict=False):
+        table.add_row(human(row.value, sample_type.unit), f"{100 * row.value / whole:.1f}%", where)
     if len(rows) > limit:
         rest = sum(row.value for row in rows[limit:])
         table.add_row(
@@ -99,12 +104,21 @@ def _print_rows(
     console.print()
 
 
-def _where(row: TopRow) -> str:
+def _places(rows: Sequence[TopRow]) -> list[Text]:
+    """What each row is about. Long names of GPU kernels are cut, unless two rows would then look the same."""
+    times = Counter(_cut(row.frame.name) for row in rows)
+    return [_place(row, in_full=times[_cut(row.frame.name)] > 1) for row in rows]
+
+
+def _place(row: TopRow, *, in_full: bool) -> Text:
     name = row.frame.name
-    if row.frame.kind is not FrameKind.PYTHON:
-        return escape(name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1]}…")
-    place = row.place
-    return f"{escape(name)}  [dim]{escape(os.path.basename(place))}[/]"
+    if row.frame.kind is FrameKind.PYTHON:
+        return Text.assemble(f"{name}  ", (os.path.basename(row.place), "dim"))
+    return Text(name if in_full else _cut(name))
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1]}…"
 
 
 def _totals(bundles: Sequence[Bundle]) -> str:

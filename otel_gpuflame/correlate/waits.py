@@ -15,8 +15,8 @@ from otel_gpuflame.events.records import CallArray
 from otel_gpuflame.events.wire import CallFlag
 
 ASYNC_COPY_WAITS_FROM_NS: Final = 5_000
-"""An asynchronous copy that returns sooner only submitted. On an H200, 100 copies each from or to pinned memory took 2 to
-3 µs whatever their size, those to pageable memory 7 µs and more: they wait for the copy and all work before it. The
+"""An asynchronous copy that returns sooner only submitted. On an H200, 100 copies each from or to pinned memory took 2
+to 3 µs whatever their size, those to pageable memory 7 µs and more: they wait for the copy and all work before it. The
 driver does not say which it was; docs/sample-types.md has the distributions."""
 
 

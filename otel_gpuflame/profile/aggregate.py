@@ -47,10 +47,10 @@ _UNKNOWN_TARGET: AttributeSet = (("service.name", "unknown_service"),)
 
 @dataclass(frozen=True, slots=True)
 class AggregateOptions:
-    """`window_ns` None: one window over the whole capture."""
+    """`window_ns` None: one window over the whole capture. `span_link` None: samples without links, few of them."""
 
     window_ns: int | None = 10_000_000_000
-    span_link: SpanLink = SpanLink.LOCAL_ROOT
+    span_link: SpanLink | None = SpanLink.LOCAL_ROOT
 
 
 @dataclass(slots=True)
@@ -177,7 +177,9 @@ class Aggregator:
         keys[:, 1] = rows["process_start_ns"]
         keys[:, 2] = np.where(kinds == Kind.LAUNCH, rows["object"], 0)
         keys[:, 3:5] = rows["stack_hash"]
-        keys[:, 5:8] = link_columns(rows, self._options.span_link)
+        keys[:, 5:8] = 0
+        if self._options.span_link is not None:
+            keys[:, 5:8] = link_columns(rows, self._options.span_link)
         values = np.empty((3, len(rows)), np.int64).T
         values[:, 0] = _IS_SUBMISSION[kinds]
         is_copy = kinds == Kind.COPY

@@ -148,8 +148,8 @@ ALL: Final[tuple[ProbeSpec, ...]] = (
 )
 
 _BY_BASE: Final = {spec.base: spec for spec in ALL}
-# Without a version these are the 32-bit forms of CUDA before 3.2, still exported, with a smaller descriptor: the call is
-# seen, its size is not.
+# Without a version these are the 32-bit forms of CUDA before 3.2, still exported, with a smaller descriptor: the call
+# is seen, its size is not.
 _FIRST_VERSIONS: Final = {
     name: _call_spec(name, replace(_ARGUMENTS[name], shape=Shape.PLAIN))
     for name in (

@@ -3,20 +3,32 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.fakes.build import build_fakes, fake_environment
+from tests.tiers import require
 
 
 @pytest.fixture(scope="session")
-def fakes() -> Path:
+def bpf_tier() -> None:
+    """As for all tests of this tier, but checked once: recordings are shared by the tests of a module."""
+    require(
+        "bpf",
+        os.geteuid() == 0 and os.path.exists("/sys/kernel/btf/vmlinux"),
+        "root and /sys/kernel/btf/vmlinux are needed",
+    )
+
+
+@pytest.fixture(scope="session")
+def fakes(bpf_tier: None) -> Path:
     """Directory of the fake libcuda.so.1 and of its compiled program."""
     return build_fakes()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def environment(fakes: Path) -> dict[str, str]:
     """Environment in which programs find the fake driver."""
     return fake_environment(fakes)

@@ -16,11 +16,11 @@ from tests.integration.bpf.recording import Recording, app, record, record_comma
 from tests.integration.bpf.session import running
 from tests.tiers import require
 
-pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier", "opencl")]
+pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("opencl")]
 
 
-@pytest.fixture
-def opencl() -> None:
+@pytest.fixture(scope="module")
+def opencl(bpf_tier: None) -> None:
     """PoCL and its Python binding."""
     has_driver = any(Path("/etc/OpenCL/vendors").glob("pocl*.icd"))
     require("bpf", has_driver, "PoCL is missing: apt-get install pocl-opencl-icd")
@@ -70,17 +70,20 @@ def test_every_enqueue_is_counted_with_a_loader_found_at_run_time(
     }
 
 
-def test_a_loader_of_the_wheel_needs_no_help(output: Path) -> None:
+def test_a_loader_of_the_wheel_needs_no_help(output: Path, environment: dict[str, str]) -> None:
     """Recording a plain pyopencl program counts every enqueue and its wait for the queue."""
-    recording = record(output, *app_command("app_opencl", 1_009))
+    recording = record(output, *app_command("app_opencl", 1_009), environment=environment)
     assert recording.exit_code == 0, recording.stderr
     assert len(recording.capture.kind(Kind.LAUNCH)) == recording.truth["enqueues"] == 1_009
     assert len(recording.capture.api("clFinish")) == recording.truth["finishes"] == 1
 
 
-@pytest.fixture
-def waits(output: Path, environment: dict[str, str]) -> Recording:
+@pytest.fixture(scope="module")
+def waits(
+    tmp_path_factory: pytest.TempPathFactory, opencl: None, environment: dict[str, str]
+) -> Recording:
     """A recording of every kind of OpenCL wait."""
+    output = tmp_path_factory.mktemp("waits") / "test.ogfcap"
     return record_held(output, app("opencl_waits", "--hold"), environment)
 
 

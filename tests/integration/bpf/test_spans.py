@@ -20,9 +20,10 @@ from tests.integration.bpf.session import attach_and_record
 pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
 
 
-@pytest.fixture
-def spans(output: Path, environment: dict[str, str]) -> Recording:
+@pytest.fixture(scope="module")
+def spans(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Recording:
     """Two threads with spans, recorded from before their first call to their end."""
+    output = tmp_path_factory.mktemp("spans") / "test.ogfcap"
     recording = attach_and_record(output, app("spans", "--hold"), environment)
     assert recording.truth["publishes"] is True
     return recording

@@ -6,6 +6,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,9 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from otel_gpuflame.errors import OtelGpuflameError
+from tests.tiers import forced_tiers
 
 SOURCE_DIR = Path(__file__).parent / "otelcol"
 BUILD_TIMEOUT_S = 1500.0
+FIRST_GO_THAT_UPGRADES = (1, 21)
 _PROGRESS_PACKAGES = 100
 
 
@@ -27,12 +30,28 @@ class CollectorError(OtelGpuflameError):
 
 
 def find_go() -> Path | None:
-    """The `go` command: first on PATH, then where go.dev's archive installs it."""
+    """A usable `go` command: first on PATH, then where go.dev's archive installs it; None if there is none.
+
+    Usable is 1.21 or newer: it fetches the version that go.mod asks for by itself. Debian 12's is older.
+    """
     on_path = shutil.which("go")
-    if on_path is not None:
-        return Path(on_path)
-    usual = Path("/usr/local/go/bin/go")
-    return usual if usual.is_file() else None
+    for candidate in filter(None, (on_path, "/usr/local/go/bin/go")):
+        version = _go_version(Path(candidate))
+        if version is not None and version >= FIRST_GO_THAT_UPGRADES:
+            return Path(candidate)
+    return None
+
+
+def _go_version(go: Path) -> tuple[int, int] | None:
+    try:
+        # Outside of any module, so that the command speaks of itself.
+        answer = subprocess.run(
+            [str(go), "version"], cwd="/", capture_output=True, text=True, check=False, timeout=60
+        )
+    except OSError:
+        return None
+    match = re.search(r"\bgo(\d+)\.(\d+)", answer.stdout)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def default_cache_dir() -> Path:
@@ -79,7 +98,7 @@ def _go_build(binary: Path) -> None:
     go = find_go()
     if go is None:
         raise CollectorError(
-            "cannot build the test Collector: no `go` command on PATH nor in /usr/local/go/bin. "
+            "cannot build the test Collector: no `go` of 1.21 or newer on PATH nor in /usr/local/go/bin. "
             "Install Go 1.26 or newer (https://go.dev/dl), or leave the collector tests out "
             "with `pytest -m 'not collector'`."
         )
@@ -132,5 +151,10 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    # For CI, which builds before the tests so that no test's time limit covers a cold build.
-    print(build_collector())
+    # Before the tests, so that no test's time limit covers a cold build.
+    try:
+        print(build_collector())
+    except CollectorError as error:
+        if "collector" in forced_tiers():
+            raise
+        _say(f"the collector tests will be skipped: {error}")

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recording what already runs, for a limited time, and stopping: the target never notices."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from pathlib import Path
+
+import pytest
+
+from otel_gpuflame.events.wire import Kind
+from otel_gpuflame.profile.sample_types import GPU_LAUNCH, GPU_WAIT
+from tests.fakes.build import app_command
+from tests.integration.bpf.recording import Recording, app, record, record_command, total
+from tests.integration.bpf.session import attach_and_record, attached, finished, running
+
+pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
+
+
+def assert_late_work_recorded(recording: Recording) -> None:
+    """What `late` does after --hold is in the capture, with the line that waits."""
+    truth = recording.truth
+    capture = recording.capture
+    assert len(capture.kind(Kind.LAUNCH)) == capture.count("launch", "seen") == truth["launches"]
+    assert set(capture.rows["tgid"].tolist()) == {truth["pid"]}
+    (wait,) = recording.samples(GPU_WAIT)
+    assert (truth["function"], truth["line"]) in wait.python()
+
+
+def test_a_running_process_is_recorded_from_when_the_recorder_comes(
+    output: Path, environment: dict[str, str]
+) -> None:
+    """Attaching late sees all later calls, with Python frames and resource; what came before is not there."""
+    recording = attach_and_record(output, app("late", "--hold"), environment)
+    recording = Recording(
+        output, recording.exit_code, recording.stdout.splitlines()[-1], recording.stderr
+    )
+    assert_late_work_recorded(recording)
+    assert recording.capture.pending() == {}
+    assert recording.capture.targets[recording.truth["pid"]]["service.name"] == "late.py"
+
+
+def test_kernels_named_before_the_recorder_came_have_a_mark(
+    output: Path, environment: dict[str, str]
+) -> None:
+    """A handle that was looked up before is a kernel of unknown name, not a wrong one."""
+    recording = attach_and_record(output, app("late", "--hold"), environment)
+    samples = recording.samples(GPU_LAUNCH)
+    assert {s.frames[-1].name for s in samples} == {"[kernel of unknown name]"}
+    assert total(samples) == recording.truth["launches"]
+
+
+def test_children_of_a_running_process_are_recorded(
+    output: Path, environment: dict[str, str]
+) -> None:
+    """--pid of a shell records the program that the shell has already started."""
+    text = f"{shlex.join(app('late', '--hold'))}; true"
+    recording = attach_and_record(output, ["sh", "-c", text], environment)
+    assert_late_work_recorded(recording)
+
+
+def test_a_pid_that_does_not_exist_is_an_error(output: Path) -> None:
+    """The message names the pid."""
+    recording = record(output, options=["--pid", 2**22 - 1])
+    assert recording.exit_code == 1
+    assert f"no process {2**22 - 1}" in recording.stderr
+
+
+def test_the_duration_ends_the_recording_and_not_the_command(
+    output: Path, environment: dict[str, str]
+) -> None:
+    """After --duration the recorder is gone; the command, which held all the time, ends as it would."""
+    command = record_command(output, *app("late", "--hold"), options=["--duration", "0.5"])
+    with running(command, environment) as recorder:
+        assert recorder.truth()["ready"] is True
+        code = recorder.process.wait(60)
+        recorder.go()
+        stdout = recorder.stdout.join()
+    recording = Recording(output, code, stdout, recorder.stderr.text())
+    assert code == 0, recording.stderr
+    assert recording.truth["launches"] == 23
+    # The command did its first work while it was recorded, and all the rest after that.
+    assert len(recording.capture.kind(Kind.LAUNCH)) == 5
+
+
+def test_a_wait_that_outlasts_the_recording_is_pending(
+    output: Path, environment: dict[str, str]
+) -> None:
+    """A call that is still inside the driver is counted as such, and returns unharmed afterwards."""
+    command = record_command(output, *app_command("app_wait", 4_000, 1), options=["--duration", "2"])
+    with running(command, environment) as recorder:
+        code = recorder.process.wait(60)
+        stdout = recorder.stdout.join()
+    recording = Recording(output, code, stdout, recorder.stderr.text())
+    assert recording.capture.pending() == {"wait": 1}
+    assert recording.result.ledger.accounts()[-1].pending == 1
+    assert recording.samples(GPU_WAIT) == []
+    assert len(recording.truth["duration_ns"]) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_recording_of_a_process(
+    number: signal.Signals, output: Path, environment: dict[str, str]
+) -> None:
+    """Ctrl-C and SIGTERM finish the file; the process goes on and ends by itself."""
+    with running(app("late", "--hold"), environment) as target:
+        target.truth()
+        with attached(output, target.process.pid) as recorder:
+            recorder.process.send_signal(number)
+            recording = finished(recorder, output)
+        assert recording.exit_code == 0, recording.stderr
+        assert len(recording.capture.rows) == 0
+        target.go()
+        assert target.finish() == 0
+        assert '"launches": 23' in target.stdout.text()

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Children, grandchildren and programs that replace themselves are recorded; ends of all kinds are in the books."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from otel_gpuflame.events.wire import Kind
+from otel_gpuflame.profile.sample_types import GPU_LAUNCH, GPU_WAIT
+from tests.fakes.build import FAKES, app_command
+from tests.integration.bpf.recording import Recording, app, record, total
+
+pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
+
+
+def launches_by_pid(recording: Recording) -> dict[int, int]:
+    """Rows of launches by process."""
+    pids = recording.capture.kind(Kind.LAUNCH)["tgid"].tolist()
+    return {pid: pids.count(pid) for pid in set(pids)}
+
+
+def test_forked_and_started_children_are_recorded(
+    output: Path, environment: dict[str, str]
+) -> None:
+    """Parent, forked child and started child each have their own launches, in profiles of their own."""
+    command = app_command("app_fork", 23, 7, 11)
+    recording = record(output, *command, environment=environment)
+    made = {p["pid"]: p["launches"] for p in recording.truth["processes"]}
+    assert launches_by_pid(recording) == made
+    assert recording.capture.pending() == {}
+    profiled: dict[int, int] = {}
+    for sample in recording.samples(GPU_LAUNCH):
+        profiled[sample.pid] = profiled.get(sample.pid, 0) + sample.value
+    assert profiled == made
+    services = {pid: recording.capture.targets[pid]["service.name"] for pid in made}
+    assert sorted(services.values()) == ["app_fork.py", "app_fork.py", "app_launch.py"]
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["exec {app}", "{app}; true", "sh -c '{app}; true'; true", "( {app} & wait )"],
+    ids=["exec", "child", "grandchild", "background"],
+)
+def test_programs_started_by_shells_are_recorded(
+    script: str, output: Path, environment: dict[str, str]
+) -> None:
+    """However a shell starts the program, it is recorded from its first call, with Python frames."""
+    text = script.format(app=shlex.join(app_command("app_launch", 23)))
+    recording = record(output, "sh", "-c", text, environment=environment)
+    assert recording.exit_code == 0, recording.stderr
+    assert launches_by_pid(recording) == {recording.truth["pid"]: 23}
+    assert {"<module>", "main", "launch_in_thread", "launch_loop"} & {
+        name for sample in recording.samples(GPU_LAUNCH) for name, _ in sample.python()
+    } == {"launch_in_thread", "launch_loop"} | {"<module>", "main"} & set()
+
+
+def test_a_program_that_replaces_itself_keeps_its_stacks_apart(
+    output: Path, environment: dict[str, str]
+) -> None:
+    """After exec, the same process is another program: its own frames, nothing of the old ones."""
+    command = app("exec_chain", 5, str(FAKES / "app_launch.py"), 7)
+    recording = record(output, *command, environment=environment)
+    first, second = recording.truths
+    assert first["pid"] == second["pid"]
+    assert launches_by_pid(recording) == {first["pid"]: 12}
+    values = {"launch_before_exec": 0, "launch_loop": 0}
+    for sample in recording.samples(GPU_LAUNCH):
+        (function,) = {name for name, _ in sample.python()} & set(values)
+        values[function] += sample.value
+    assert values == {"launch_before_exec": 5, "launch_loop": 7}
+
+
+def test_a_process_killed_inside_a_wait_is_in_the_books(
+    output: Path, environment: dict[str, str]
+) -> None:
+    """The wait that SIGKILL ended is counted as process gone, and the recording goes on."""
+    recording = record(output, *app("killed_wait"), environment=environment)
+    truth = recording.truth
+    assert truth["signal"] == 9
+    assert recording.exit_code == 0
+    assert launches_by_pid(recording) == {truth["child"]: 1, truth["pid"]: 1}
+    capture = recording.capture
+    assert capture.count("wait", "seen") == 1
+    assert capture.count("wait", "process_gone") == 1
+    assert capture.pending() == {}
+    (wait,) = [a for a in recording.result.ledger.accounts() if a.kind == "wait"]
+    assert (wait.seen, wait.profiled, wait.dropped, wait.pending) == (1, 0, (("process_gone", 1),), 0)
+    assert recording.samples(GPU_WAIT) == []
+    assert "process gone 1" in recording.stderr
+
+
+def test_a_command_that_does_nothing_is_recorded(output: Path) -> None:
+    """`true` gives an empty capture and a sentence that says so."""
+    recording = record(output, "true")
+    assert recording.exit_code == 0
+    assert len(recording.capture.rows) == 0
+    assert recording.result.ledger.accounts() == ()
+    assert "No GPU call was seen" in recording.stderr
+
+
+def test_a_command_that_does_not_exist_is_an_error(output: Path) -> None:
+    """The message names the command and the reason."""
+    recording = record(output, "no-such-command-here")
+    assert recording.exit_code == 1
+    assert "cannot execute 'no-such-command-here': No such file or directory" in recording.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 7", 7), ("kill -KILL $$", 137), ("kill -TERM $$", 143)]
+)
+def test_the_exit_code_of_the_command_is_passed_on(script: str, code: int, output: Path) -> None:
+    """`record` ends as its command did, signals as a shell reports them; the file is whole."""
+    recording = record(output, "sh", "-c", script)
+    assert recording.exit_code == code
+    assert len(recording.capture.rows) == 0
+
+
+def test_standard_streams_are_those_of_the_recorder(output: Path) -> None:
+    """Output of the command comes out unchanged; tables go to standard error."""
+    recording = record(output, sys.executable, "-c", "import sys; print('out'); sys.stderr.write('err')")
+    assert recording.stdout == "out\n"
+    assert "err" in recording.stderr
