@@ -22,5 +22,7 @@ const struct ogf_stack_event *_keep_stack_event __attribute__((unused));
 const struct ogf_python_frame *_keep_python_frame __attribute__((unused));
 const struct ogf_name_event *_keep_name_event __attribute__((unused));
 const struct ogf_process_event *_keep_process_event __attribute__((unused));
+const struct ogf_settings *_keep_settings __attribute__((unused));
+const struct ogf_cost *_keep_cost __attribute__((unused));
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -23,6 +23,8 @@ STRUCTS = {
     "ogf_process_event": "PROCESS",
     "ogf_python_layout": "PYTHON_LAYOUT",
     "ogf_target": "TARGET",
+    "ogf_settings": "SETTINGS",
+    "ogf_cost": "COST",
 }
 # enum in the header -> (class, prefix that members lose)
 ENUMS = {

@@ -7,6 +7,7 @@
 #include "ogf_maps.bpf.h"
 #include "ogf_span.bpf.h"
 #include "ogf_stack.bpf.h"
+#include "ogf_target.bpf.h"
 
 struct ogf_call_in_flight {
 	struct ogf_call_event event;
@@ -154,7 +155,7 @@ static __always_inline bool ogf_inside_call(__u64 thread, __u64 frame)
 SEC("uprobe")
 int on_call(struct pt_regs *regs)
 {
-	struct ogf_target *target = ogf_current_target();
+	struct ogf_target *target = ogf_calling_target();
 	struct ogf_call_event event = {};
 	__u64 cookie;
 
@@ -168,14 +169,15 @@ int on_call(struct pt_regs *regs)
 	}
 	ogf_fill_call(regs, target, cookie, &event);
 	ogf_send_call(&event);
+	ogf_account(event.start_ns);
 	return 0;
 }
 
 SEC("uprobe")
 int on_call_enter(struct pt_regs *regs)
 {
-	struct ogf_target *target = ogf_current_target();
-	__u64 thread = bpf_get_current_pid_tgid(), cookie;
+	struct ogf_target *target = ogf_calling_target();
+	__u64 thread = bpf_get_current_pid_tgid(), cookie, started_ns;
 	struct ogf_call_in_flight call = {};
 	struct task_struct *task;
 
@@ -191,10 +193,12 @@ int on_call_enter(struct pt_regs *regs)
 	ogf_fill_call(regs, target, cookie, &call.event);
 	task = (struct task_struct *)bpf_get_current_task_btf();
 	call.voluntary_switches = task->nvcsw;
+	started_ns = call.event.start_ns;
 	/* Taken last: what the probe itself costs is not the driver's time. */
 	call.event.start_ns = bpf_ktime_get_ns();
 	if (bpf_map_update_elem(&calls_in_flight, &thread, &call, BPF_ANY))
 		ogf_count(call.event.kind, OGF_OUTCOME_TABLE_FULL);
+	ogf_account(started_ns);
 	return 0;
 }
 
@@ -216,6 +220,7 @@ int on_call_return(struct pt_regs *regs)
 	event.flags |= OGF_CALL_RETURNED;
 	bpf_map_delete_elem(&calls_in_flight, &thread);
 	ogf_send_call(&event);
+	ogf_account(end_ns);
 	return 0;
 }
 

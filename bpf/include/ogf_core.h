@@ -56,11 +56,42 @@ struct thread_struct {
 };
 #endif
 
+struct inode {
+	__u32 i_rdev;
+};
+
+struct qstr {
+	const unsigned char *name;
+};
+
+struct dentry {
+	struct qstr d_name;
+};
+
+struct path {
+	struct dentry *dentry;
+};
+
+struct file {
+	struct path f_path;
+	struct inode *f_inode;
+};
+
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
+};
+
 struct task_struct {
 	int pid;
 	int tgid;
 	struct task_struct *group_leader;
 	struct signal_struct *signal;
+	struct files_struct *files;
 	__u64 start_time;
 	unsigned long nvcsw;
 	char comm[16];

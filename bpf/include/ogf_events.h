@@ -175,6 +175,20 @@ struct ogf_target {
 };
 _Static_assert(sizeof(struct ogf_target) == 56, "ogf_target");
 
+/* The one value of the `settings` map. */
+struct ogf_settings {
+	__u32 host_wide; /* 1: whoever hits a probe becomes a target */
+	__u32 own_tgid;	 /* never a target */
+};
+_Static_assert(sizeof(struct ogf_settings) == 8, "ogf_settings");
+
+/* Value of the `costs` map, keyed by tgid: what probes cost a process. Counted only where user space made an entry. */
+struct ogf_cost {
+	__u64 hits;
+	__u64 program_ns; /* inside our programs, without the trap */
+};
+_Static_assert(sizeof(struct ogf_cost) == 16, "ogf_cost");
+
 /*
  * The cookie of a probe says where the arguments are, so that one program serves every API:
  * bits 0-15 api, 16-23 enum ogf_kind, 24-27 stream argument, 28-31 object argument, 32-35 bytes argument

@@ -15,6 +15,20 @@ struct {
 	__uint(max_entries, 16384);
 } targets SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct ogf_settings);
+	__uint(max_entries, 1);
+} settings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, __u32);
+	__type(value, struct ogf_cost);
+	__uint(max_entries, 16384);
+} costs SEC(".maps");
+
 /* enum ogf_kind × enum ogf_outcome. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -52,6 +66,27 @@ static __always_inline void ogf_count(__u32 kind, enum ogf_outcome outcome)
 
 	if (value)
 		__sync_fetch_and_add(value, 1);
+}
+
+/* Whether processes that nobody named may become targets. */
+static __always_inline bool ogf_is_host_wide(void)
+{
+	__u32 zero = 0, tgid = bpf_get_current_pid_tgid() >> 32;
+	struct ogf_settings *chosen = bpf_map_lookup_elem(&settings, &zero);
+
+	return chosen && chosen->host_wide && chosen->own_tgid != tgid;
+}
+
+/* Add what one hit has cost, where somebody wants to know. */
+static __always_inline void ogf_account(__u64 started_ns)
+{
+	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	struct ogf_cost *cost = bpf_map_lookup_elem(&costs, &tgid);
+
+	if (!cost)
+		return;
+	__sync_fetch_and_add(&cost->hits, 1);
+	__sync_fetch_and_add(&cost->program_ns, bpf_ktime_get_ns() - started_ns);
 }
 
 static __always_inline struct ogf_target *ogf_current_target(void)

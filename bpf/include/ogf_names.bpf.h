@@ -5,6 +5,7 @@
 
 #include "ogf_arch.bpf.h"
 #include "ogf_maps.bpf.h"
+#include "ogf_target.bpf.h"
 
 struct ogf_name_in_flight {
 	__u64 handle; /* out pointer */
@@ -41,7 +42,7 @@ int on_name_enter(struct pt_regs *regs)
 	struct ogf_name_in_flight call = {};
 	__u64 thread = bpf_get_current_pid_tgid();
 
-	if (!ogf_current_target())
+	if (!ogf_calling_target())
 		return 0;
 	call.cookie = bpf_get_attach_cookie(regs);
 	call.handle = ogf_argument(regs, call.cookie >> 8 & 15);

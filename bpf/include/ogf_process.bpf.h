@@ -7,6 +7,8 @@
 #include "ogf_core.h"
 #include "ogf_maps.bpf.h"
 #include "ogf_names.bpf.h"
+#include "ogf_target.bpf.h"
+#include <bpf/bpf_core_read.h>
 
 enum { OGF_PROT_EXEC = 4 };
 
@@ -24,27 +26,6 @@ struct {
 	__type(value, __u8);
 	__uint(max_entries, 16384);
 } mapping_code SEC(".maps");
-
-static __always_inline void ogf_send_process(struct task_struct *task, struct task_struct *parent,
-					     enum ogf_process_change change)
-{
-	struct ogf_process_event event = {};
-
-	event.time_ns = bpf_ktime_get_ns();
-	event.process_start_ns = task->group_leader->start_time;
-	event.tgid = task->tgid;
-	event.change = change;
-	bpf_probe_read_kernel(event.comm, sizeof(event.comm), task->comm);
-	if (parent) {
-		event.parent_tgid = parent->tgid;
-		event.parent_start_ns = parent->group_leader->start_time;
-	}
-	ogf_count(OGF_KIND_PROCESS, OGF_OUTCOME_SEEN);
-	if (bpf_ringbuf_output(&processes, &event, sizeof(event), 0))
-		ogf_count(OGF_KIND_PROCESS, OGF_OUTCOME_RING_FULL);
-	else
-		ogf_count(OGF_KIND_PROCESS, OGF_OUTCOME_SENT);
-}
 
 SEC("tp_btf/sched_process_fork")
 int on_fork(__u64 *arguments)
@@ -103,7 +84,29 @@ int on_exit(__u64 *arguments)
 		return 0;
 	ogf_send_process(task, NULL, OGF_PROCESS_EXIT);
 	bpf_map_delete_elem(&targets, &tgid);
+	bpf_map_delete_elem(&costs, &tgid);
 	return 0;
+}
+
+/* libcuda.so*, libOpenCL*: the only new files that matter on a host where anybody may start anything. */
+static __always_inline bool ogf_is_gpu_library(__u32 fd)
+{
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task_btf();
+	const unsigned char *name = NULL;
+	struct file **files = NULL, *file = NULL;
+	__u64 begin[2] = {};
+
+	if (fd >= BPF_CORE_READ(task, files, fdt, max_fds))
+		return false;
+	files = BPF_CORE_READ(task, files, fdt, fd);
+	if (bpf_probe_read_kernel(&file, sizeof(file), files + fd) || !file)
+		return false;
+	name = BPF_CORE_READ(file, f_path.dentry, d_name.name);
+	if (bpf_probe_read_kernel_str(begin, sizeof(begin), name) < 0)
+		return false;
+	/* "libcuda." + "so" and "libOpenC" + "L", little endian: there is no memcmp in BPF. */
+	return (begin[0] == 0x2e6164756362696cULL && (begin[1] & 0xffff) == 0x6f73) ||
+	       (begin[0] == 0x436e65704f62696cULL && (begin[1] & 0xff) == 0x4c);
 }
 
 SEC("tp/syscalls/sys_enter_mmap")
@@ -112,7 +115,9 @@ int on_mmap_enter(struct ogf_syscall_enter *context)
 	__u64 thread = bpf_get_current_pid_tgid();
 	__u8 yes = 1;
 
-	if (!(context->arguments[2] & OGF_PROT_EXEC) || (__s32)context->arguments[4] < 0 || !ogf_current_target())
+	if (!(context->arguments[2] & OGF_PROT_EXEC) || (__s32)context->arguments[4] < 0)
+		return 0;
+	if (!ogf_current_target() && !(ogf_is_host_wide() && ogf_is_gpu_library(context->arguments[4])))
 		return 0;
 	bpf_map_update_elem(&mapping_code, &thread, &yes, BPF_ANY);
 	return 0;

@@ -117,8 +117,11 @@ class LiveCapture:
         """One round; waits up to `timeout_ns` for something urgent (0: sweep the rings and do not wait)."""
         complete_ns = self._drain.swap(timeout_ns)
         ended = self._ended
-        self._ended = self._follow_processes()
+        now_ns = time.monotonic_ns()
+        self._ended = self._follow_processes(now_ns)
+        # Stacks first: their process may be about to end, and looking at processes takes milliseconds.
         events = list(self._references())
+        self._look_at_processes(now_ns)
         events += self._calls()
         events += self._counters(force=timeout_ns == 0)
         # One round later than their end was reported: the drain takes the ring of processes further than that of calls,
@@ -141,9 +144,8 @@ class LiveCapture:
         self._drain.close()
         self._kernel.close()
 
-    def _follow_processes(self) -> list[ProcessKey]:
+    def _follow_processes(self, now_ns: int) -> list[ProcessKey]:
         """Apply process changes; returns processes that ended, whose last stacks are still to be resolved."""
-        now_ns = time.monotonic_ns()
         ended = []
         for record in split_records(self._drain.data(_PROCESSES)):
             change = decode_process(record)
@@ -155,11 +157,14 @@ class LiveCapture:
                 ended.append(change.process)
             else:
                 self._symbolizer.refresh(change.process)
+        return ended
+
+    def _look_at_processes(self, now_ns: int) -> None:
+        """Find new libraries and interpreters where something has changed."""
         if now_ns >= self._scan_due_ns:
             self._scan_due_ns = now_ns + _SCAN_EVERY_NS
             self._targets.look_again_if_unnotified(now_ns)
         self._targets.look(now_ns)
-        return ended
 
     def _references(self) -> Iterator[Event]:
         """Stacks, which calls refer to."""

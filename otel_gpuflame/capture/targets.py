@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from otel_gpuflame.capture.bpf.decode import ProcessChange
 from otel_gpuflame.capture.bpf.kernel import CaptureKernel
@@ -65,7 +64,10 @@ class Targets:
         if not (self._proc / str(pid)).is_dir():
             raise TargetError(f"no process {pid}: check the pid, and that it is one of this host")
         self._targets[pid] = Target(pid, due_ns=[now_ns + delay for delay in _LOOK_AGAIN_NS])
-        self._write(pid, np.zeros(1, wire.TARGET))
+        if not self._kernel.targets.set(_key(pid), np.zeros(1, wire.TARGET).tobytes()):
+            logger.warning(
+                "more processes than the targets map holds: process %d is not captured", pid
+            )
 
     def descendants(self, pid: int) -> Iterator[int]:
         """The process and all its present descendants."""
@@ -171,14 +173,13 @@ class Targets:
                     layout[name] = getattr(python.layout, name)
         value["span_tls_offset"] = find_thread_context(target.pid, self._proc, self._files) or 0
         if value.tobytes() != target.layout:
-            self._write(target.pid, value)
+            # BPF removes a process that ends. Its pid must not come back: it may soon mean another one.
+            self._kernel.targets.set(_key(target.pid), value.tobytes(), must_exist=True)
             target.layout = value.tobytes()
 
-    def _write(self, pid: int, value: NDArray[np.void]) -> None:
-        if not self._kernel.targets.set(pid.to_bytes(4, "little"), value.tobytes()):
-            logger.warning(
-                "more processes than the targets map holds: process %d is not captured", pid
-            )
+
+def _key(pid: int) -> bytes:
+    return pid.to_bytes(4, "little")
 
 
 def _with_pid(attributes: Attributes | None, pid: int) -> Attributes | None:

@@ -291,6 +291,23 @@ PYTHON_LAYOUT: Final[np.dtype[Any]] = np.dtype(
 """struct ogf_python_layout, 40 bytes."""
 
 
+SETTINGS: Final[np.dtype[Any]] = np.dtype(
+    {
+        "names": ["host_wide", "own_tgid"],
+        "formats": ["<u4", "<u4"],
+        "offsets": [0, 4],
+        "itemsize": 8,
+    }
+)
+"""struct ogf_settings, 8 bytes."""
+
+
+COST: Final[np.dtype[Any]] = np.dtype(
+    {"names": ["hits", "program_ns"], "formats": ["<u8", "<u8"], "offsets": [0, 8], "itemsize": 16}
+)
+"""struct ogf_cost, 16 bytes."""
+
+
 TARGET: Final[np.dtype[Any]] = np.dtype(
     {
         "names": ["python", "span_tls_offset", "local_root_key", "_pad"],

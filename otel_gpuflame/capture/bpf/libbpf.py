@@ -58,6 +58,7 @@ class LibbpfError(OSError):
         super().__init__(abs(code), os.strerror(abs(code)), attempt)
 
 
+_BPF_EXIST: Final = 2
 _PERF_EVENT_OPEN: Final = {"x86_64": 298, "aarch64": 241}
 _PERF_TYPE_TRACEPOINT: Final = 2
 _PERF_ATTRIBUTES_BYTES: Final = 64
@@ -227,11 +228,12 @@ class BpfMap:
             return None
         return value.raw
 
-    def set(self, key: bytes, value: bytes) -> bool:
-        """Store; False if the map is full."""
+    def set(self, key: bytes, value: bytes, *, must_exist: bool = False) -> bool:
+        """Store; False if the map is full, or if the key is absent and must not be."""
         if len(value) != self._value_size:
             raise ValueError(f"value has {len(value)} bytes, the map takes {self._value_size}")
-        return not self._call(self._library.bpf_map_update_elem, key, value, c_uint64(0))
+        flags = c_uint64(_BPF_EXIST if must_exist else 0)
+        return not self._call(self._library.bpf_map_update_elem, key, value, flags)
 
     def delete(self, key: bytes) -> bool:
         """Remove; False if the key was absent."""

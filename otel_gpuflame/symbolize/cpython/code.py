@@ -16,6 +16,8 @@ MAX_CACHED_CODES = 1 << 15
 MAX_CACHED_LINES = 1 << 10
 """For each code object: the call sites that launch GPU work."""
 _TRAMPOLINE = "<interpreter trampoline>"
+_UNNAMED = "<unnamed>"
+"""Programs can make code objects with an empty name, but a profile needs one."""
 _CODE_UNIT_BYTES = 2
 _MINUS_ONE = 0xFFFFFFFF
 
@@ -109,7 +111,7 @@ class CodeReader:
         line_table = read_bytes(self._memory, self._layout, identity.line_table_at)
         if name is None or file is None or line_table is None:
             return None
-        return _Code(identity, name, file, line_table)
+        return _Code(identity, name or _UNNAMED, file, line_table)
 
     def _unit(self, code_address: int, instruction: int) -> int:
         """Index of the code unit; -1 before the first one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -72,7 +73,7 @@ def test_batches_add_up_to_the_whole(
 ) -> None:
     """Groups of any batches, concatenated, are the groups of all rows."""
     edges = sorted({0, len(rows), *(min(cut, len(rows)) for cut in cuts)})
-    parts = [group(*arrays(rows[a:b])) for a, b in zip(edges, edges[1:], strict=False)]
+    parts = [group(*arrays(rows[a:b])) for a, b in pairwise(edges)]
     if parts:
         assert merged([concatenate(parts)]) == expected(rows)
 

@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpuflame.symbolize.elf import ElfError, MemoryBytes, read_headers
+from otel_gpuflame.symbolize.elf import (
+    EM_X86_64,
+    ET_DYN,
+    PF_X,
+    PT_LOAD,
+    ElfError,
+    ElfHeaders,
+    MemoryBytes,
+    Segment,
+    read_headers,
+)
 from otel_gpuflame.symbolize.elf_files import ElfFile
 from otel_gpuflame.symbolize.elf_symbols import STT_TLS
 
@@ -122,6 +132,25 @@ def test_file_offsets_become_addresses_through_the_code_segment(
     assert file.headers.address_of(offset) == address
     assert file.headers.address_of(0) is None
     assert file.headers.bias_of(0x10000000 + (offset & -4096), offset & -4096) == 0
+
+
+def test_a_segment_that_starts_inside_a_page_is_mapped_from_the_page() -> None:
+    """Other linkers do not align code in the file: the kernel maps whole pages."""
+    code = Segment(PT_LOAD, PF_X, 0x1750, 0x2750, 0x500, 0x500, 0x1000)
+    headers = ElfHeaders(ET_DYN, EM_X86_64, (code,), (), "")
+    assert headers.bias_of(0x7F0000001000, 0x1000) == 0x7F0000001000 - 0x2000
+    assert headers.address_of(0x1750) == 0x2750
+    assert headers.address_of(0x1C4F) == 0x2C4F
+    assert headers.address_of(0x1C50) is None
+
+
+def test_symbols_that_share_hash_buckets_are_all_found(build: Callable[..., Path]) -> None:
+    """Each of 500 functions, wherever it stands in its chain, and none that is not there."""
+    names = [f"function_{number}" for number in range(500)]
+    source = "\n".join(f"void {name}(void) {{}}" for name in names)
+    file = _open(build("libmany.so", source, *SHARED, "-Wl,--hash-style=gnu"))
+    assert all(file.dynamic_symbol(name) for name in names)
+    assert not any(file.dynamic_symbol(f"{name}_") for name in names)
 
 
 @pytest.mark.parametrize(

@@ -46,14 +46,16 @@ def libraries(build: Callable[..., Path]) -> dict[int, bytes]:
 class FakeProc:
     """A /proc with one process, made of files."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, libraries: dict[int, bytes]) -> None:
         self.root = folder
+        self.libraries = libraries
         self.process = folder / str(PID)
         (self.process / "root" / "lib").mkdir(parents=True)
         (self.process / "stat").write_text(f"{PID} (x) S " + " ".join(["0"] * 40))
 
-    def fill(self, minor: int, library: bytes, noise: random.Random) -> None:
+    def fill(self, minor: int, noise: random.Random) -> None:
         """A damaged library, mapped at `BASE`, and memory that repeats it with noise and loops."""
+        library = self.libraries[minor]
         name = f"libpython3.{minor}.so"
         path = self.process / "root" / "lib" / name
         path.unlink(missing_ok=True)
@@ -91,21 +93,19 @@ class FakeProc:
 
 
 @pytest.fixture(scope="module")
-def fake(tmp_path_factory: pytest.TempPathFactory) -> FakeProc:
+def fake(tmp_path_factory: pytest.TempPathFactory, libraries: dict[int, bytes]) -> FakeProc:
     """One fake /proc, filled anew for each example."""
-    return FakeProc(tmp_path_factory.mktemp("proc"))
+    return FakeProc(tmp_path_factory.mktemp("proc"), libraries)
 
 
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(seed=st.integers(0, 1 << 32), minor=st.sampled_from(sorted(VERSIONS)))
-def test_any_process_is_resolved(
-    fake: FakeProc, libraries: dict[int, bytes], raw_stack: Any, seed: int, minor: int
-) -> None:
+def test_any_process_is_resolved(fake: FakeProc, raw_stack: Any, seed: int, minor: int) -> None:
     """Detection, thread context and symbolisation end, and every frame has a name that can be written."""
     noise = random.Random(seed)
-    fake.fill(minor, libraries[minor], noise)
+    fake.fill(minor, noise)
     find_python(PID, fake.root)
     find_thread_context(PID, fake.root)
     addresses = [BASE + noise.randrange(2 * SIZE) for _ in range(30)]

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from otel_gpuflame.events.frames import Frame, FrameKind, ProcessKey, mark
+from otel_gpuflame.symbolize.demangle import Demangler
 from otel_gpuflame.symbolize.elf import MemoryBytes
-from otel_gpuflame.symbolize.elf_files import ElfFile
+from otel_gpuflame.symbolize.elf_files import ElfFile, ElfFiles
+from otel_gpuflame.symbolize.process import ProcessView
 from otel_gpuflame.symbolize.symbolizer import Symbolizer
 
 PID = 4711
@@ -50,6 +52,7 @@ def resolve(
         *,
         deleted: bool = False,
         memory: bytes | None = image,
+        imposter: bytes | None = None,
     ) -> tuple[Frame, ...]:
         process = tmp_path / str(PID)
         (process / "root").mkdir(parents=True)
@@ -62,6 +65,8 @@ def resolve(
                 path = process / "map_files" / f"{BASE:x}-{BASE + SIZE:x}"
             path.write_bytes(file)
             inode = path.stat().st_ino
+        if imposter is not None:
+            (process / "root" / "file").write_bytes(imposter)
         (process / "maps").write_text(
             f"{BASE:x}-{BASE + SIZE:x} r-xp 00000000 08:02 {inode}       {description}\n"
         )
@@ -119,6 +124,30 @@ def test_code_of_a_process_without_memory_is_read_from_its_file(resolve: Any, im
     """The call instruction is in the file as well."""
     (frame,) = resolve("/file", image, memory=None)
     assert frame.name == "caller"
+
+
+def test_a_file_replaced_under_its_name_is_not_taken_for_the_mapped_one(
+    resolve: Any, image: bytes
+) -> None:
+    """The name now leads to another inode: the mapping itself is asked."""
+    (frame,) = resolve("/file", image, deleted=True, imposter=b"not ELF")
+    assert (frame.name, frame.module) == ("caller", "/file")
+
+
+def test_mappings_of_the_next_program_are_not_taken_for_those_of_the_last(
+    resolve: Any, image: bytes, return_offset: int, tmp_path: Path
+) -> None:
+    """After exec the pid shows new mappings, but stacks on their way are of the old program."""
+    resolve("/file", image)
+    process = tmp_path / str(PID)
+    view = ProcessView(ProcessKey(PID, 0), tmp_path, ElfFiles(), Demangler())
+    view.update()
+    (process / "mem").write_bytes(b"")
+    (process / "maps").write_text(f"{BASE:x}-{BASE + SIZE:x} r-xp 0 0:0 0 [uprobes]\n")
+    view.refresh()
+    view.update()
+    stack = view.native_stack((BASE + return_offset,))
+    assert [each.frame.name for each in stack.frames] == ["caller"]
 
 
 def test_a_call_to_nowhere_is_no_call(resolve: Any, image: bytes, return_offset: int) -> None:

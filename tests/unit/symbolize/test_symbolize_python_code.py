@@ -81,6 +81,15 @@ def test_a_frame_of_the_interpreter_itself_is_left_out(
         assert reader.frame(id(shim), _instruction(runtime, shim, 0)) is None
 
 
+def test_code_without_a_name_is_called_unnamed(runtime: PythonRuntime, reader: CodeReader) -> None:
+    """Its file and line are still worth showing."""
+    empty = {"co_qualname": ""} if sys.version_info >= (3, 11) else {"co_name": ""}
+    code = _compile("value = 1").replace(**empty)
+    frame = reader.frame(id(code), _instruction(runtime, code, 0))
+    assert frame is not None
+    assert (frame.name, frame.file) == ("<unnamed>", "<text>")
+
+
 def test_an_instruction_outside_the_code_is_unreadable(
     runtime: PythonRuntime, reader: CodeReader
 ) -> None:

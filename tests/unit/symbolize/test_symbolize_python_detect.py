@@ -96,7 +96,10 @@ def test_an_interpreter_without_version_is_refused(find: Callable[..., Any]) -> 
 
 def test_threads_in_another_place_are_refused(find: Callable[..., Any]) -> None:
     """A build whose list of threads is not where its version has it must not be walked."""
-    nonsense = ", ".join(["(unsigned long)_PyRuntime + 60"] * 600)
+    # A list that goes round in circles; the id of its member is no thread's.
+    words = ["(unsigned long)_PyRuntime + 64"] * 600
+    words[8] = "(unsigned long)_PyRuntime + 128"
+    nonsense = ", ".join(words)
     found = find("python3.11", f"-DVERSION={0x030B07F0}", runtime=nonsense)
     assert isinstance(found, PythonRefusal)
     assert "keeps its threads elsewhere" in found.reason

@@ -9,6 +9,14 @@ from typing import Any
 
 import pytest
 
+from otel_gpuflame.symbolize.elf import (
+    PF_X,
+    PT_LOAD,
+    PT_TLS,
+    ElfHeaders,
+    MemoryBytes,
+    read_headers,
+)
 from otel_gpuflame.symbolize.thread_context import find_thread_context
 
 PROC = Path("/proc")
@@ -121,6 +129,35 @@ def test_the_main_program_is_found_by_its_headers(
     with start([program]) as (child, output):
         said = [int(word) for word in output.readline().split()]
         assert find_thread_context(child.pid, PROC) == said[0] == said[1]
+
+
+def test_a_program_whose_tls_size_is_not_rounded(
+    build: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Some linkers leave the size of the TLS segment as it is: the C library rounds it up."""
+    options = ('-DVISIBILITY="default"', "-DPADDING=40", "-DLINKED=place", "-rdynamic", "-pthread")
+    source = LIBRARY + PROGRAM + "static __thread char last[64] __attribute__((aligned(64)));\n"
+    source += "char *use(void) { return last; }\n"
+    data = bytearray(build("program", source, *options, "-no-pie").read_bytes())
+    headers = read_headers(MemoryBytes(bytes(data)))
+    offset = _place_from(tmp_path / "rounded", bytes(data), headers)
+    at = 64 + 56 * next(i for i, each in enumerate(headers.segments) if each.type == PT_TLS)
+    size = int.from_bytes(data[at + 40 : at + 48], "little")
+    data[at + 40 : at + 48] = (size - 8).to_bytes(8, "little")
+    assert offset is not None
+    assert offset < 0
+    assert _place_from(tmp_path / "unrounded", bytes(data), headers) == offset
+
+
+def _place_from(proc: Path, program: bytes, headers: ElfHeaders) -> int | None:
+    """What is found in a fake process that has mapped the program's code."""
+    (proc / "7" / "root").mkdir(parents=True)
+    path = proc / "7" / "root" / "program"
+    path.write_bytes(program)
+    code = next(each for each in headers.segments if each.type == PT_LOAD and each.flags & PF_X)
+    line = f"400000-500000 r-xp {code.offset:08x} 08:02 {path.stat().st_ino} /program\n"
+    (proc / "7" / "maps").write_text(line)
+    return find_thread_context(7, proc)
 
 
 def test_a_process_without_publisher_has_none(

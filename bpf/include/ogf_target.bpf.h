@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* Telling user space about processes, and taking new ones in. */
+#ifndef OGF_TARGET_BPF_H
+#define OGF_TARGET_BPF_H
+
+#include "ogf_core.h"
+#include "ogf_maps.bpf.h"
+
+static __always_inline void ogf_send_process(struct task_struct *task, struct task_struct *parent,
+					     enum ogf_process_change change)
+{
+	struct ogf_process_event event = {};
+
+	event.time_ns = bpf_ktime_get_ns();
+	event.process_start_ns = task->group_leader->start_time;
+	event.tgid = task->tgid;
+	event.change = change;
+	bpf_probe_read_kernel(event.comm, sizeof(event.comm), task->comm);
+	if (parent) {
+		event.parent_tgid = parent->tgid;
+		event.parent_start_ns = parent->group_leader->start_time;
+	}
+	ogf_count(OGF_KIND_PROCESS, OGF_OUTCOME_SEEN);
+	if (bpf_ringbuf_output(&processes, &event, sizeof(event), 0))
+		ogf_count(OGF_KIND_PROCESS, OGF_OUTCOME_RING_FULL);
+	else
+		ogf_count(OGF_KIND_PROCESS, OGF_OUTCOME_SENT);
+}
+
+/* The target that hits a probe; in host-wide mode whoever hits one becomes a target. */
+static __always_inline struct ogf_target *ogf_calling_target(void)
+{
+	struct ogf_target *target = ogf_current_target(), fresh = {};
+	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
+
+	if (target || !ogf_is_host_wide())
+		return target;
+	if (bpf_map_update_elem(&targets, &tgid, &fresh, BPF_NOEXIST))
+		return ogf_current_target();
+	ogf_send_process((struct task_struct *)bpf_get_current_task_btf(), NULL, OGF_PROCESS_MAP);
+	return ogf_current_target();
+}
+
+#endif

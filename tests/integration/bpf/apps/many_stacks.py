@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Target program: launches from many different stacks, in a burst and then one by one."""
+
+from __future__ import annotations
+
+import os
+
+from tests.fakes import app_common
+from tests.fakes.cuda_driver import FakeCuda
+
+KERNEL_NS = 10_000_000
+
+
+def launch_at_depth(cuda: FakeCuda, depth: int) -> None:
+    """A launch whose stack has `depth` more frames of this function."""
+    if depth:
+        launch_at_depth(cuda, depth - 1)
+    else:
+        cuda.launch(app_common.KERNEL)
+
+
+def main() -> None:
+    """Launch at every depth, waiting in between or not, and print the truth."""
+    parser = app_common.parser(__doc__ or "")
+    parser.add_argument("depths", type=int)
+    parser.add_argument("--again", action="store_true", help="then once more, each with a wait")
+    options = parser.parse_args()
+    cuda = FakeCuda()
+    cuda.set_duration_ns(app_common.KERNEL, KERNEL_NS)
+    app_common.hold(options)
+    for depth in range(options.depths):
+        launch_at_depth(cuda, depth)
+    cuda.synchronize()
+    for depth in range(options.depths if options.again else 0):
+        launch_at_depth(cuda, depth)
+        cuda.synchronize()
+    app_common.emit({"pid": os.getpid(), "launches": cuda.counters().launches})
+
+
+if __name__ == "__main__":
+    app_common.run(main)
