@@ -28,6 +28,8 @@ from otel_gpuflame.events.records import (
     HandleName,
     LossCount,
     Names,
+    ProcessesEnded,
+    SamplingWindow,
     SourceCounters,
     Stacks,
     TargetInfo,
@@ -228,6 +230,15 @@ def _watermark(segment: SegmentDecoder, rows: int) -> Watermark:
     return Watermark(time_ns)
 
 
+def _processes_ended(segment: SegmentDecoder, rows: int) -> ProcessesEnded:
+    table = segment.take(Kind.PROCESSES_ENDED, rows).tolist()
+    return ProcessesEnded(tuple(ProcessKey(tgid, start_ns) for tgid, start_ns in table))
+
+
+def _sampling_window(segment: SegmentDecoder, rows: int) -> SamplingWindow:
+    return SamplingWindow(*_single(segment, Kind.SAMPLING_WINDOWS, rows))
+
+
 def _single(segment: SegmentDecoder, kind: Kind, rows: int) -> tuple[int, ...]:
     if rows != 1:
         raise CaptureFileError(f"expected one row of {kind_name(kind)} an event, found {rows}")
@@ -244,6 +255,8 @@ _DECODERS: Mapping[int, Callable[[SegmentDecoder, int], Event]] = MappingProxyTy
         Kind.TARGETS: _targets,
         Kind.COUNTERS: _counters,
         Kind.WATERMARKS: _watermark,
+        Kind.PROCESSES_ENDED: _processes_ended,
+        Kind.SAMPLING_WINDOWS: _sampling_window,
     }
 )
 

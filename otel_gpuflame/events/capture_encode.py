@@ -5,7 +5,7 @@ indices.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -20,6 +20,8 @@ from otel_gpuflame.events.records import (
     CaptureStart,
     Event,
     Names,
+    ProcessesEnded,
+    SamplingWindow,
     SourceCounters,
     Stacks,
     Targets,
@@ -187,6 +189,16 @@ def _watermark(event: Watermark, dictionary: WriteDictionary) -> EncodedEvent:
     return _encoded(Kind.WATERMARKS, [(event.time_ns,)], {})
 
 
+def _processes_ended(event: ProcessesEnded, dictionary: WriteDictionary) -> EncodedEvent:
+    del dictionary
+    return _encoded(Kind.PROCESSES_ENDED, [_process(each) for each in event.processes], {})
+
+
+def _sampling_window(event: SamplingWindow, dictionary: WriteDictionary) -> EncodedEvent:
+    del dictionary
+    return _encoded(Kind.SAMPLING_WINDOWS, [astuple(event)], {})
+
+
 _ENCODERS: Mapping[type, Callable[[Any, WriteDictionary], EncodedEvent]] = MappingProxyType(
     {
         CaptureStart: _capture_start,
@@ -195,6 +207,8 @@ _ENCODERS: Mapping[type, Callable[[Any, WriteDictionary], EncodedEvent]] = Mappi
         Targets: _targets,
         SourceCounters: _counters,
         Watermark: _watermark,
+        ProcessesEnded: _processes_ended,
+        SamplingWindow: _sampling_window,
     }
 )
 

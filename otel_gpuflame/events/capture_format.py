@@ -73,6 +73,8 @@ class Kind(IntEnum):
     TARGETS = 20
     COUNTERS = 21
     WATERMARKS = 22
+    PROCESSES_ENDED = 23
+    SAMPLING_WINDOWS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,6 +58,14 @@ _COLUMNS: Mapping[Kind, list[tuple[str, str]]] = {
     Kind.TARGETS: [*_PROCESS, ("attribute_count", "<u4")],
     Kind.COUNTERS: [("time_ns", "<i8"), ("value_count", "<u4")],
     Kind.WATERMARKS: [("time_ns", "<i8")],
+    Kind.PROCESSES_ENDED: [*_PROCESS],
+    Kind.SAMPLING_WINDOWS: [
+        ("stratum_start_ns", "<i8"),
+        ("stratum_end_ns", "<i8"),
+        ("open_ns", "<i8"),
+        ("close_ns", "<i8"),
+        ("probability_ppb", "<u4"),
+    ],
 }
 
 TABLES: Mapping[Kind, TableSchema] = MappingProxyType(

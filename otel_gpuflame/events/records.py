@@ -63,6 +63,28 @@ class Targets:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessesEnded:
+    """Processes of which no further call will come: what is known of them can go when their last window is closed."""
+
+    processes: tuple[ProcessKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingWindow:
+    """Windowed calls are complete from `open_ns` until `close_ns`, one window in each stratum.
+
+    Delivered when the window has opened. `probability_ppb`: chance, in 10⁻⁹, with which any instant of the stratum was to
+    be covered; 10⁹ means that everything is captured.
+    """
+
+    stratum_start_ns: int
+    stratum_end_ns: int
+    open_ns: int
+    close_ns: int
+    probability_ppb: int
+
+
+@dataclass(frozen=True, slots=True)
 class LossCount:
     """`count` events of `kind` met `outcome` at the source; kinds and outcomes are lower-case names of `wire`."""
 
@@ -98,4 +120,14 @@ class CaptureStart:
     attributes: tuple[tuple[str, str], ...]
 
 
-Event: TypeAlias = CaptureStart | Calls | Stacks | Names | Targets | SourceCounters | Watermark
+Event: TypeAlias = (
+    CaptureStart
+    | Calls
+    | Stacks
+    | Names
+    | Targets
+    | ProcessesEnded
+    | SamplingWindow
+    | SourceCounters
+    | Watermark
+)

@@ -22,6 +22,8 @@ from otel_gpuflame.events.records import (
     Event,
     HandleName,
     Names,
+    ProcessesEnded,
+    SamplingWindow,
     SourceCounters,
     Stacks,
     Targets,
@@ -31,8 +33,17 @@ from otel_gpuflame.events.wire import CallFlag, Kind
 from otel_gpuflame.profile import labels
 from otel_gpuflame.profile.ledger import CALL_KINDS, LOSSES, Ledger
 from otel_gpuflame.profile.model import AttributeSet, Bundle, Link, Window
-from otel_gpuflame.profile.sample_types import GPU_COPY, GPU_LAUNCH, GPU_WAIT
+from otel_gpuflame.profile.sample_types import (
+    ESTIMATED_SCOPE,
+    GPU_COPY,
+    GPU_LAUNCH,
+    GPU_WAIT,
+    PROBABILITY_ATTRIBUTE,
+    RELATIVE_ERROR_ATTRIBUTE,
+)
+from otel_gpuflame.profile.retention import Retention
 from otel_gpuflame.profile.samples import SampleTable
+from otel_gpuflame.profile.strata import Strata, Stratum
 
 _COMPACT_FROM_ROWS = 1 << 18
 """Groups of several batches are merged when this many have come together: 18 MiB."""
@@ -42,6 +53,7 @@ _NO_GROUPS = Groups(np.empty((0, 7), np.uint64), np.empty((0, 3), np.int64))
 _TGID_SHIFT = np.uint64(32)
 _BELOW_TGID = np.uint64(0xFFFFFFFF)
 _IS_SUBMISSION = np.isin(np.arange(256), [int(kind) for kind in apis.SUBMISSIONS])
+_END_OF_TIME = 1 << 62
 _UNKNOWN_TARGET: AttributeSet = (("service.name", "unknown_service"),)
 
 
@@ -51,6 +63,8 @@ class AggregateOptions:
 
     window_ns: int | None = 10_000_000_000
     span_link: SpanLink | None = SpanLink.LOCAL_ROOT
+    sampled: bool = False
+    """Calls that return at once come only in windows announced by `SamplingWindow`, and are scaled."""
 
 
 @dataclass(slots=True)
@@ -84,9 +98,14 @@ class Aggregator:
         self._closed_before = 0
         self._last_ns = 0
         self._stacks: dict[StackKey, Stack] = {}
-        self._names: list[HandleName] = []
+        self._stack_keys: dict[ProcessKey, list[StackKey]] = {}
+        self._names: dict[int, HandleName] = {}
+        self._name_count = 0
         self._name_ids: dict[tuple[ProcessKey, int], int] = {}
         self._processes: dict[ProcessKey, int] = {}
+        self._process_count = 0
+        self._retention = Retention()
+        self._strata = Strata()
         self._resources: dict[ProcessKey, AttributeSet] = {}
         self._lost_exported: Counter[str] = Counter()
 
@@ -99,7 +118,8 @@ class Aggregator:
         if not self._windows and self._new_losses():
             index = max(self._closed_before, self._window_index(self._last_ns))
             self._windows[index] = _OpenWindow([_NO_GROUPS], first_ns=self._last_ns)
-        return list(self._close_before(max(self._windows, default=-1) + 1))
+        bundles = list(self._close_before(max(self._windows, default=-1) + 1))
+        return bundles + self._close_stratum(self._strata.close_before(_END_OF_TIME))
 
     @singledispatchmethod
     def _take(self, event: Event) -> Iterable[Bundle] | None:
@@ -112,17 +132,29 @@ class Aggregator:
 
     @_take.register
     def _(self, event: Stacks) -> None:
-        self._stacks.update((stack.key, stack) for stack in event.stacks)
+        for stack in event.stacks:
+            if stack.key not in self._stacks:
+                self._stack_keys.setdefault(stack.process, []).append(stack.key)
+            self._stacks[stack.key] = stack
 
     @_take.register
     def _(self, event: Names) -> None:
         for name in event.names:
-            self._name_ids[name.process, name.handle] = len(self._names)
-            self._names.append(name)
+            self._name_ids[name.process, name.handle] = self._name_count
+            self._names[self._name_count] = name
+            self._name_count += 1
 
     @_take.register
     def _(self, event: Targets) -> None:
         self._resources.update((target.process, target.attributes) for target in event.targets)
+
+    @_take.register
+    def _(self, event: ProcessesEnded) -> None:
+        self._retention.ended(event.processes)
+
+    @_take.register
+    def _(self, event: SamplingWindow) -> Iterable[Bundle]:
+        return self._close_stratum(self._strata.open(event))
 
     @_take.register
     def _(self, event: SourceCounters) -> None:
@@ -134,11 +166,16 @@ class Aggregator:
         self._last_ns = max(self._last_ns, event.time_ns)
         if self._options.window_ns is None:
             return ()
-        return self._close_before(self._window_index(event.time_ns))
+        bundles = list(self._close_before(self._window_index(event.time_ns)))
+        return bundles + self._close_stratum(self._strata.close_before(event.time_ns))
 
     @_take.register
     def _(self, event: Calls) -> None:
         rows = event.rows
+        if self._options.sampled:
+            windowed = self._strata.windowed(rows)
+            self._take_sampled(rows[windowed])
+            rows = rows[~windowed]
         if not len(rows):
             return
         self._count(rows)
@@ -150,6 +187,51 @@ class Aggregator:
             window.add(self._resolve(group(keys[selected], values[selected])))
             window.first_ns = min(window.first_ns, int(times_ns[selected].min()))
             window.last_ns = max(window.last_ns, int(times_ns[selected].max()))
+
+    def _take_sampled(self, rows: CallArray) -> None:
+        """Calls that are scaled; what lies outside the window was only seen because probes do not come and go at once."""
+        inside = self._strata.inside(rows)
+        for kind, count in zip(*np.unique(rows["kind"][~inside], return_counts=True), strict=True):
+            self.ledger.dropped[Kind(kind).name.lower(), "outside_window"] += int(count)
+        rows = rows[inside]
+        if len(rows) and self._strata.current is not None:
+            self._count(rows)
+            self._strata.current.parts.append(self._resolve(group(*self._columns(rows))))
+
+    def _close_stratum(self, stratum: Stratum | None) -> list[Bundle]:
+        if stratum is None or not stratum.parts or self._start is None:
+            return []
+        offset_ns = self._start.unix_offset_ns
+        window = Window(
+            stratum.window.stratum_start_ns + offset_ns, stratum.window.stratum_end_ns + offset_ns
+        )
+        groups = concatenate(stratum.parts)
+        estimate = self._strata.note_total(stratum, int(groups.sums[:, 0].sum()))
+        attributes: AttributeSet = (
+            (PROBABILITY_ATTRIBUTE, f"{1 / stratum.scale:.6g}"),
+            (RELATIVE_ERROR_ATTRIBUTE, f"{estimate.relative_error:.3g}"),
+        )
+        tables = self._tables(groups, stratum.scale)
+        resources = self._resources_by_id()
+        bundles = [
+            table.bundle(
+                resources.get(process_id, _UNKNOWN_TARGET), window, ESTIMATED_SCOPE, attributes
+            )
+            for process_id, table in sorted(tables.items())
+        ]
+        self._forget(self._retention.closed())
+        return bundles
+
+    def _forget(self, processes: Iterable[ProcessKey]) -> None:
+        """Free what is known of processes that no open window can refer to."""
+        for process in processes:
+            self._resources.pop(process, None)
+            self._processes.pop(process, None)
+            for key in self._stack_keys.pop(process, ()):
+                self._stacks.pop(key, None)
+        gone = set(processes)
+        for owner, handle in [key for key in self._name_ids if key[0] in gone]:
+            del self._names[self._name_ids.pop((owner, handle))]
 
     def _count(self, rows: CallArray) -> None:
         for kind, count in enumerate(np.bincount(rows["kind"], minlength=len(Kind)).tolist()):
@@ -202,7 +284,7 @@ class Aggregator:
         name_ids = np.empty(len(starts), np.uint64)
         for run, (tgid, start_ns, handle) in enumerate(meanings[order[starts]].tolist()):
             process = ProcessKey(tgid, start_ns)
-            process_ids[run] = self._processes.setdefault(process, len(self._processes))
+            process_ids[run] = self._process_id(process)
             name_ids[run] = self._name_ids.get((process, handle), -1) + 1 if handle else 0
         lengths = np.diff(np.append(starts, len(keys)))
         resolved = np.empty((7, len(keys)), np.uint64).T
@@ -211,6 +293,19 @@ class Aggregator:
         resolved[:, 0] |= keys[:, 0] & _BELOW_TGID
         resolved[:, 2:] = keys[:, 3:]
         return Groups(resolved, groups.sums)
+
+    def _process_id(self, process: ProcessKey) -> int:
+        found = self._processes.get(process)
+        if found is None:
+            found = self._processes[process] = self._process_count
+            self._process_count += 1
+        return found
+
+    def _resources_by_id(self) -> dict[int, AttributeSet]:
+        return {
+            process_id: self._resources.get(process, _UNKNOWN_TARGET)
+            for process, process_id in self._processes.items()
+        }
 
     def _by_window(
         self, times_ns: NDArray[np.int64]
@@ -238,8 +333,12 @@ class Aggregator:
 
     def _close_before(self, index: int) -> Iterator[Bundle]:
         self._closed_before = max(self._closed_before, index)
-        for each in sorted(i for i in self._windows if i < index):
+        closing = sorted(i for i in self._windows if i < index)
+        for each in closing:
             yield from self._bundles(self._unix_window(each), self._windows.pop(each))
+        # Strata are longer than windows: while one is open, it may refer to whatever was known since it began.
+        if closing and self._strata.current is None:
+            self._forget(self._retention.closed())
 
     def _unix_window(self, index: int) -> Window:
         """Bounds in unix time; a capture without a start event, or one window, has the bounds of its events."""
@@ -257,18 +356,19 @@ class Aggregator:
         return Window(begin_ns + offset_ns, end_ns + offset_ns)
 
     def _bundles(self, unix_window: Window, window: _OpenWindow) -> Iterator[Bundle]:
-        groups = concatenate(window.parts)
+        tables = self._tables(concatenate(window.parts), scale=1)
+        self._add_lost(tables)
+        resources = self._resources_by_id()
+        for process_id, table in sorted(tables.items()):
+            yield table.bundle(resources.get(process_id, _UNKNOWN_TARGET), unix_window)
+
+    def _tables(self, groups: Groups, scale: float) -> dict[int, SampleTable]:
+        """Samples by process id; values times `scale`, rounded to whole units where that is not 1."""
         tables: dict[int, SampleTable] = {}
         for key, sums in zip(groups.keys.tolist(), groups.sums.tolist(), strict=True):
             table = tables.setdefault(key[0] >> 32, SampleTable())
-            self._add(table, key, sums)
-        self._add_lost(tables)
-        processes = list(self._processes)
-        for process_id, table in sorted(tables.items()):
-            resource = _UNKNOWN_TARGET
-            if process_id < len(processes):
-                resource = self._resources.get(processes[process_id], _UNKNOWN_TARGET)
-            yield table.bundle(resource, unix_window)
+            self._add(table, key, sums if scale == 1 else [round(s * scale) for s in sums])
+        return tables
 
     def _add(self, table: SampleTable, key: list[int], sums: list[int]) -> None:
         api_id, mode = key[0] >> 8 & 0xFFFF, key[0] & 0xFF
@@ -297,7 +397,7 @@ class Aggregator:
         if not new:
             return
         self._lost_exported += new
-        owner = next(iter(tables)) if len(tables) == 1 else len(self._processes)
+        owner = next(iter(tables)) if len(tables) == 1 else self._process_count
         table = tables.setdefault(owner, SampleTable())
         for reason, count in sorted(new.items()):
             table.add(GPU_LAUNCH, table.indexes((labels.lost_frame(reason),)), None, count)

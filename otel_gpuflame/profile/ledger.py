@@ -41,6 +41,8 @@ class Ledger:
     """Counts of one capture. Late, stackless and inverted events are profiled: they are remarks, not drops."""
 
     profiled: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(kind, reason): what arrived and was left out on purpose."""
     remarks: Counter[str] = field(default_factory=Counter)
     source: dict[tuple[str, str], int] = field(default_factory=dict)
 
@@ -54,6 +56,9 @@ class Ledger:
         rows = []
         for kind in CALL_KINDS:
             dropped = Counter({o: self.source.get((kind, o), 0) for o in SOURCE_DROPS})
+            for (dropped_kind, reason), count in self.dropped.items():
+                if dropped_kind == kind:
+                    dropped[reason] += count
             profiled = self.profiled[kind]
             # A capture that was cut off has calls from after the last counters.
             seen = max(self.source.get((kind, "seen"), 0), profiled + dropped.total())

@@ -80,3 +80,5 @@ class Bundle:
     links: tuple[Link, ...]
     attribute_sets: tuple[AttributeSet, ...]
     profiles: tuple[Profile, ...]
+    profile_attributes: AttributeSet = ()
+    """On every profile of the bundle: how estimates were made."""

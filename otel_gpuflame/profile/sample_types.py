@@ -23,6 +23,12 @@ PERIOD: Final = 1
 SCOPE: Final = "otel_gpuflame"
 """Scope of exact values; scaled ones get a scope of their own and never share a profile with these."""
 
+ESTIMATED_SCOPE: Final = "otel_gpuflame/estimated"
+PROBABILITY_ATTRIBUTE: Final = "otel_gpuflame.sampling.probability"
+"""Profile attribute of estimates: with which chance any instant was covered."""
+RELATIVE_ERROR_ATTRIBUTE: Final = "otel_gpuflame.sampling.relative_standard_error"
+"""Profile attribute of estimates: standard error of the total over the last strata, as a share of it; inf at first."""
+
 ALL: Final = (GPU_WAIT, GPU_LAUNCH, GPU_COPY)
 HEADLINE: Final = GPU_WAIT
 

@@ -49,11 +49,18 @@ class SampleTable:
         values = self._values[sample_type]
         values[stack_index, link_index] = values.get((stack_index, link_index), 0) + value
 
-    def bundle(self, resource: AttributeSet, window: Window) -> Bundle:
+    def bundle(
+        self,
+        resource: AttributeSet,
+        window: Window,
+        scope: str = SCOPE,
+        profile_attributes: AttributeSet = (),
+    ) -> Bundle:
         """Everything added so far."""
         return Bundle(
             resource=resource,
-            scope=SCOPE,
+            scope=scope,
+            profile_attributes=profile_attributes,
             window=window,
             frames=tuple(self._frames),
             stacks=tuple(self._stacks),

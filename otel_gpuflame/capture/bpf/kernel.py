@@ -131,10 +131,11 @@ class CaptureKernel:
                 bpf_object.load()
             except LibbpfError as error:
                 bpf_object.close()
-                if error.errno in (errno.EPERM, errno.EACCES) and os.geteuid() != 0:
+                # The verifier says EACCES too; EPERM also befalls root, where a container took its capabilities.
+                if error.errno == errno.EPERM or (error.errno == errno.EACCES and os.geteuid()):
                     raise SourceUnavailable(
                         "loading BPF programs is not permitted: run as root, or give the process "
-                        "CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE"
+                        "CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE; root in a container needs them too"
                     ) from error
                 last = error
             else:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import struct
 from collections import OrderedDict
-from dataclasses import dataclass
 
 from otel_gpuflame.events.frames import Frame, FrameKind, mark
 from otel_gpuflame.symbolize.cpython.detect import PythonRuntime
@@ -12,9 +12,12 @@ from otel_gpuflame.symbolize.cpython.objects import read_bytes, read_text
 from otel_gpuflame.symbolize.memory import ProcessMemory
 
 UNREADABLE = mark("Python frame unreadable")
-MAX_CACHED_CODES = 1 << 15
-MAX_CACHED_LINES = 1 << 10
+MAX_CACHED_BYTES = 32 << 20
+"""For each process: about 20,000 code objects of usual size, or 32 with the longest line tables."""
+MAX_CACHED_LINES = 256
 """For each code object: the call sites that launch GPU work."""
+_COST_BYTES = 1024
+_FIRST_LINE_BYTES = 4
 _TRAMPOLINE = "<interpreter trampoline>"
 _UNNAMED = "<unnamed>"
 """Programs can make code objects with an empty name, but a profile needs one."""
@@ -22,26 +25,27 @@ _CODE_UNIT_BYTES = 2
 _MINUS_ONE = 0xFFFFFFFF
 
 
-@dataclass(frozen=True, slots=True)
-class _Identity:
-    """What tells a code object from another one that later lives at the same address."""
-
-    name_at: int
-    filename_at: int
-    line_table_at: int
-    first_line: int
-
-
 class _Code:
+    """A code object as it was read.
+
+    `identity` tells it from another one that later lives at the same address: what the object
+    says about its name, file, lines and first line, as it stands in memory.
+    """
+
     __slots__ = ("file", "first_line", "frames", "identity", "line_table", "name")
 
-    def __init__(self, identity: _Identity, name: str, file: str, line_table: bytes) -> None:
+    def __init__(self, identity: bytes, name: str, file: str, line_table: bytes) -> None:
         self.identity = identity
-        self.first_line = identity.first_line
+        self.first_line = int.from_bytes(identity[-_FIRST_LINE_BYTES:], "little", signed=True)
         self.name = name
         self.file = file
         self.line_table = line_table
         self.frames: dict[int, Frame] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        """What keeping it costs, about."""
+        return len(self.line_table) + len(self.name) + len(self.file) + _COST_BYTES
 
 
 class CodeReader:
@@ -52,24 +56,24 @@ class CodeReader:
         self._runtime = runtime
         self._layout = runtime.code
         self._codes: OrderedDict[int, _Code] = OrderedDict()
+        self._bytes = 0
         layout = runtime.code
-        fields = (
-            layout.code_filename,
-            layout.code_name,
-            layout.code_line_table,
-            layout.code_first_line,
-        )
-        self._header_bytes = max(layout.code_instructions, *(field + 8 for field in fields))
+        pointers = (layout.code_name, layout.code_filename, layout.code_line_table)
+        first_line = layout.code_first_line
+        self._identity = [slice(field, field + 8) for field in pointers]
+        self._identity.append(slice(first_line, first_line + _FIRST_LINE_BYTES))
+        self._header_bytes = max(part.stop for part in self._identity)
 
     def frame(self, code_address: int, instruction: int) -> Frame | None:
-        """One frame; `UNREADABLE` where the target does not have it any more, None for the
-        interpreter's own shims.
+        """One frame, or None for a shim of the interpreter itself.
+
+        `UNREADABLE` where the target does not have the code object any more.
         """
         header = self._memory.read(code_address, self._header_bytes)
-        if header is None:
-            return self._no_code(code_address)
-        if not self._is_code(header):
-            return self._no_code(code_address)
+        if header is None or not self._is_code(header):
+            # 3.13 puts None where a frame of the interpreter itself would have its code.
+            is_none = code_address == self._runtime.none != 0
+            return None if is_none else UNREADABLE
         code = self._code(code_address, header)
         if code is None:
             return UNREADABLE
@@ -77,38 +81,33 @@ class CodeReader:
             return None
         return self._at(code, self._unit(code_address, instruction))
 
-    def _no_code(self, address: int) -> Frame | None:
-        # 3.13 puts None where a frame of the interpreter itself would have its code.
-        return None if address == self._runtime.none and address else UNREADABLE
-
     def _is_code(self, header: bytes) -> bool:
         kind = _u64(header, self._layout.object_type)
         return self._runtime.code_type in (0, kind)
 
     def _code(self, address: int, header: bytes) -> _Code | None:
-        layout = self._layout
-        identity = _Identity(
-            name_at=_u64(header, layout.code_name),
-            filename_at=_u64(header, layout.code_filename),
-            line_table_at=_u64(header, layout.code_line_table),
-            first_line=int.from_bytes(header[layout.code_first_line :][:4], "little", signed=True),
-        )
+        identity = b"".join([header[part] for part in self._identity])
         known = self._codes.get(address)
         if known is not None and known.identity == identity:
             self._codes.move_to_end(address)
             return known
         code = self._read(identity)
         if code is not None:
-            self._codes[address] = code
-            self._codes.move_to_end(address)
-            if len(self._codes) > MAX_CACHED_CODES:
-                self._codes.popitem(last=False)
+            self._keep(address, code)
         return code
 
-    def _read(self, identity: _Identity) -> _Code | None:
-        name = read_text(self._memory, self._layout, identity.name_at)
-        file = read_text(self._memory, self._layout, identity.filename_at)
-        line_table = read_bytes(self._memory, self._layout, identity.line_table_at)
+    def _keep(self, address: int, code: _Code) -> None:
+        replaced = self._codes.pop(address, None)
+        self._codes[address] = code
+        self._bytes += code.size_bytes - (0 if replaced is None else replaced.size_bytes)
+        while self._bytes > MAX_CACHED_BYTES:
+            self._bytes -= self._codes.popitem(last=False)[1].size_bytes
+
+    def _read(self, identity: bytes) -> _Code | None:
+        name_at, filename_at, line_table_at = struct.unpack_from("<QQQ", identity)
+        name = read_text(self._memory, self._layout, name_at)
+        file = read_text(self._memory, self._layout, filename_at)
+        line_table = read_bytes(self._memory, self._layout, line_table_at)
         if name is None or file is None or line_table is None:
             return None
         return _Code(identity, name or _UNNAMED, file, line_table)
@@ -124,8 +123,7 @@ class CodeReader:
         if frame is None:
             decode = line_310 if self._runtime.layout.instruction_is_index else line_311
             line = decode(code.line_table, code.first_line, unit) if unit >= -1 else None
-            # An instruction outside the code: another code object was here when the stack was
-            # taken.
+            # An instruction outside the code: another code object was here when the stack was taken.
             frame = (
                 UNREADABLE
                 if line is None

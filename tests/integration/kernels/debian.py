@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from tests.integration.collector.build import default_cache_dir
 
@@ -134,12 +135,12 @@ def _sources_for(release: str) -> list[tuple[str, str]]:
     return [(min(main), release), (min(security), f"{release}-security")]
 
 
-def _run(command: list[str], *, cwd: Path | None = None, stdin: object = None) -> str:
+def _run(command: list[str], *, cwd: Path | None = None, stdin: IO[bytes] | None = None) -> str:
     try:
         done = subprocess.run(
             command,
             cwd=cwd,
-            stdin=stdin,  # type: ignore[call-overload]
+            stdin=stdin,
             capture_output=True,
             text=True,
             timeout=_APT_LIMIT_S,
@@ -149,4 +150,4 @@ def _run(command: list[str], *, cwd: Path | None = None, stdin: object = None) -
         raise KernelUnavailableError(f"{command[0]}: {error}") from error
     if done.returncode:
         raise KernelUnavailableError(f"{' '.join(command)}: {done.stderr.strip()}")
-    return str(done.stdout)
+    return done.stdout

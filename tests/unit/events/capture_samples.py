@@ -25,6 +25,8 @@ from otel_gpuflame.events.records import (
     HandleName,
     LossCount,
     Names,
+    ProcessesEnded,
+    SamplingWindow,
     SourceCounters,
     Stacks,
     TargetInfo,
@@ -58,10 +60,12 @@ def small_recording() -> list[Event]:
         Calls(calls(3, seed=1)),
         Calls(calls(0)),
         Calls(calls(1, seed=2)),
+        SamplingWindow(1_000, 9_000, 1_500, 3_500, 200_000_000),
         Watermark(2_000),
         Stacks((second,)),
         Calls(calls(2, seed=3)),
         SourceCounters(2_500, (LossCount("launch", "seen", 6), LossCount("launch", "sent", 6))),
+        ProcessesEnded((PROCESS,)),
         Watermark(3_000),
     ]
 

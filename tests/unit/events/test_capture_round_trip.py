@@ -23,6 +23,8 @@ from otel_gpuflame.events.records import (
     HandleName,
     LossCount,
     Names,
+    ProcessesEnded,
+    SamplingWindow,
     SourceCounters,
     Stacks,
     TargetInfo,
@@ -61,6 +63,8 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(Targets, tuples(TARGETS)),
     st.builds(SourceCounters, TIME, tuples(st.builds(LossCount, TEXT, TEXT, TIME))),
     st.builds(Watermark, TIME),
+    st.builds(ProcessesEnded, tuples(PROCESSES)),
+    st.builds(SamplingWindow, TIME, TIME, TIME, TIME, st.integers(0, 10**9)),
 )
 
 

@@ -81,7 +81,7 @@ def target_event(process: ProcessKey = PROCESS, service: str = "train") -> Targe
     return Targets((TargetInfo(process, attributes),))
 
 
-def counters(time_ns: int = START_NS, **counts: dict[str, int]) -> SourceCounters:
+def counters(time_ns: int = START_NS, /, **counts: dict[str, int]) -> SourceCounters:
     """Running totals: `counters(launch={"seen": 3, "ring_full": 1})`."""
     return SourceCounters(
         time_ns,

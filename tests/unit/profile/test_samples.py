@@ -156,8 +156,8 @@ def test_undescribed_processes_have_a_service_name_all_the_same() -> None:
 
 def test_a_new_description_replaces_the_old_one() -> None:
     """A process that executes another program is called by the new one."""
-    events = [START, target_event(service="sh"), batch(call("cuLaunchKernel")), target_event()]
-    (bundle,) = run(events)[0]
+    first, second = target_event(service="sh"), target_event()
+    (bundle,) = run([START, first, batch(call("cuLaunchKernel")), second])[0]
     assert dict(bundle.resource)["service.name"] == "train"
 
 

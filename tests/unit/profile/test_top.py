@@ -87,10 +87,9 @@ def test_rows_are_ranked_and_ties_are_stable() -> None:
         ("a", 9, 3),
         ("c", 3, 2),
     ]
-    tied = waits((python("z", 2),), (python("y", 1),), (python("z", 2),), (python("y", 1),))
-    assert [r.value for r in tied] == [6, 4]
-    equal = waits((python("z", 2),), (python("z", 1),), (python("z", 2),))
-    assert [(r.frame.line, r.value) for r in equal] == [(2, 4), (1, 2)]
+    y, z_far, z_near = python("y", 1), python("z", 5), python("z", 2)
+    assert [r.frame for r in waits((y,), (y,), (z_far,))] == [y, z_far]
+    assert [r.frame for r in waits((z_far,), (z_far,), (z_near,))] == [z_near, z_far]
 
 
 @pytest.mark.parametrize(

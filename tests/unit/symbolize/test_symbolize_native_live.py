@@ -14,6 +14,10 @@ from otel_gpuflame.events.frames import FrameKind, ProcessKey, mark
 from otel_gpuflame.events.wire import NativeState, PythonState
 from otel_gpuflame.symbolize.symbolizer import Symbolizer
 
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0, reason="deleted files are read through map_files, which needs root"
+)
+
 PROC = Path("/proc")
 FRAME_POINTERS = ("-fno-omit-frame-pointer", "-fno-optimize-sibling-calls")
 STEP = """

@@ -129,6 +129,19 @@ def test_long_line_tables_are_read_and_too_long_ones_are_not(
     assert reader.frame(id(too_long), _instruction(runtime, too_long, 0)) == UNREADABLE
 
 
+def test_what_is_kept_of_a_process_is_bounded(
+    runtime: PythonRuntime, reader: CodeReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old code objects are let go and read again: the answers stay the same."""
+    monkeypatch.setattr("otel_gpuflame.symbolize.cpython.code.MAX_CACHED_BYTES", 5000)
+    codes = [_compile("value = 1", f"<file {number}>") for number in range(20)]
+    for code in codes * 2:
+        frame = reader.frame(id(code), _instruction(runtime, code, 0))
+        assert frame is not None
+        assert frame.file == code.co_filename
+        assert len(reader._codes) <= 5
+
+
 def _line_table(code: types.CodeType, size: int) -> dict[str, bytes]:
     return {"co_linetable": code.co_linetable.ljust(size, b"\0")}
 

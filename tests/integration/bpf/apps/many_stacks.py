@@ -28,12 +28,12 @@ def main() -> None:
     cuda = FakeCuda()
     cuda.set_duration_ns(app_common.KERNEL, KERNEL_NS)
     app_common.hold(options)
-    for depth in range(options.depths):
-        launch_at_depth(cuda, depth)
+    for one_by_one in (False, True) if options.again else (False,):
+        for depth in range(options.depths):
+            launch_at_depth(cuda, depth)
+            if one_by_one:
+                cuda.synchronize()
     cuda.synchronize()
-    for depth in range(options.depths if options.again else 0):
-        launch_at_depth(cuda, depth)
-        cuda.synchronize()
     app_common.emit({"pid": os.getpid(), "launches": cuda.counters().launches})
 
 

@@ -1,0 +1,55 @@
+"""How much capture a target can bear: from measured costs to a duty. Pure arithmetic.
+
+A cost is the share of a busy thread's time that probes take: hits a second times nanoseconds a hit. Hits of all threads
+of a target are added up as if one thread made them, which errs on the careful side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+MIN_DUTY = 0.001
+"""Below this a window is shorter than attaching takes: nothing would be learnt from it."""
+SWITCHING_SHARE = 0.25
+"""Share of the budget that opening and closing windows may take."""
+MIN_STRATUM_NS = 10_000_000_000
+MAX_STRATUM_NS = 600_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TargetCost:
+    """Measured on one target: share of time lost to always-on probes, and to windowed ones while they are attached."""
+
+    always: float
+    windowed: float
+
+
+def hit_cost(hits: int, program_ns: int, elapsed_ns: int, trap_ns: float) -> float:
+    """Share of time that `hits` within `elapsed_ns` took: the trap of each, and what our programs measured."""
+    if elapsed_ns <= 0:
+        return 0.0
+    return (hits * trap_ns + program_ns) / elapsed_ns
+
+
+def stratum_length_ns(switch_ns: float, budget: float) -> int:
+    """Length of strata so that opening and closing one window each takes at most SWITCHING_SHARE of the budget."""
+    if budget <= 0:
+        return MAX_STRATUM_NS
+    needed = switch_ns / (SWITCHING_SHARE * budget)
+    return round(min(max(needed, MIN_STRATUM_NS), MAX_STRATUM_NS))
+
+
+def choose_duty(costs: Iterable[TargetCost], budget: float, switching: float) -> float:
+    """The largest duty at which no target loses more than `budget` (a share of its throughput); 1 where nothing is lost.
+
+    0 where always-on probes and switching alone reach the budget: then no window is opened.
+    """
+    duty = 1.0
+    for cost in costs:
+        left = budget - cost.always - switching
+        if left <= 0:
+            return 0.0
+        if cost.windowed > 0:
+            duty = min(duty, left / cost.windowed)
+    return duty if duty >= MIN_DUTY else 0.0

@@ -1,0 +1,156 @@
+"""Starting the program to record: held until probes are attached, and otherwise as a shell starts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from otel_gpuflame.capture.command import StoppedCommand
+from otel_gpuflame.errors import TargetError
+
+
+@contextmanager
+def started(*command: str) -> Iterator[StoppedCommand]:
+    """A stopped command that does not outlive the test."""
+    child = StoppedCommand(command)
+    try:
+        yield child
+    finally:
+        if not child.released:
+            child.abandon()
+        elif child.poll() is None:
+            os.kill(child.pid, signal.SIGKILL)
+            child.poll(wait=True)
+
+
+def python(code: str, *arguments: str) -> tuple[str, ...]:
+    """A command that runs some Python."""
+    return (sys.executable, "-c", code, *arguments)
+
+
+def test_nothing_runs_before_the_release(tmp_path: Path) -> None:
+    """The process exists and has not executed the command until it is released."""
+    target = tmp_path / "ran"
+    with started(*python("import sys; open(sys.argv[1], 'w')", str(target))) as child:
+        assert Path(f"/proc/{child.pid}").is_dir()
+        assert child.poll() is None
+        assert not child.released
+        assert os.path.samefile(f"/proc/{child.pid}/exe", sys.executable)
+        assert b"ran" not in Path(f"/proc/{child.pid}/cmdline").read_bytes()
+        child.release()
+        assert child.released
+        assert child.poll(wait=True) == 0
+    assert target.exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        ("raise SystemExit(0)", 0),
+        ("raise SystemExit(7)", 7),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 128 + signal.SIGKILL),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", 128 + signal.SIGTERM),
+    ],
+)
+def test_the_exit_code_is_that_of_a_shell(code: str, exit_code: int) -> None:
+    """Plain codes as they are, 128 + number for signals; asking again gives the same."""
+    with started(*python(code)) as child:
+        child.release()
+        assert child.poll(wait=True) == exit_code
+        assert child.poll() == exit_code
+
+
+def test_a_command_that_does_not_exist_is_an_error() -> None:
+    """The error names the command and why; the exit code is that of a shell."""
+    with started("/nonexistent/program") as child:
+        with pytest.raises(TargetError, match=r"'/nonexistent/program': No such file"):
+            child.release()
+        assert child.poll() == 127
+
+
+def test_a_file_that_is_no_program_is_an_error(tmp_path: Path) -> None:
+    """Permission to execute is missing."""
+    script = tmp_path / "script"
+    script.write_text("echo hello\n")
+    with started(str(script)) as child, pytest.raises(TargetError, match="Permission denied"):
+        child.release()
+
+
+def test_an_abandoned_command_never_runs(tmp_path: Path) -> None:
+    """When the recording cannot start, the process ends without executing anything."""
+    target = tmp_path / "ran"
+    child = StoppedCommand(python("import sys; open(sys.argv[1], 'w')", str(target)))
+    child.abandon()
+    assert child.exit_code == 127
+    assert not target.exists()
+
+
+def test_a_command_that_was_killed_before_the_release_is_an_error() -> None:
+    """Somebody ended the waiting process: that is said, and is no crash."""
+    with started(*python("pass")) as child:
+        os.kill(child.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(TargetError, match="ended before it was started") as error:
+            child.release()
+        assert "137" in str(error.value)
+        assert child.poll() == 128 + signal.SIGKILL
+
+
+def test_signals_are_at_their_defaults(tmp_path: Path) -> None:
+    """Python ignores SIGPIPE and SIGXFSZ, the recorder handles SIGINT: the program must not notice."""
+    result = tmp_path / "ignored"
+    command = f"grep ^SigIgn /proc/self/status > {result}"
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with started("/bin/sh", "-c", command) as child:
+            child.release()
+            assert child.poll(wait=True) == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
+    ignored = int(result.read_text().split()[1], 16)
+    for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+        assert not ignored & 1 << (number - 1), number.name
+
+
+def test_no_descriptors_are_left_to_the_program(tmp_path: Path) -> None:
+    """The pipes that held it are closed: a program sees what it would have seen without us."""
+    result = tmp_path / "descriptors"
+    list_descriptors = (
+        "import os, sys; open(sys.argv[1], 'w').write(' '.join(os.listdir('/proc/self/fd')))"
+    )
+    with started(*python(list_descriptors, str(result))) as child:
+        child.release()
+        assert child.poll(wait=True) == 0
+    numbers = sorted(int(number) for number in result.read_text().split())
+    # The file that it writes, and the directory that it reads, are its own.
+    assert numbers == list(range(5))
+
+
+def test_environment_and_directory_are_inherited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program runs where and as if it had been started directly."""
+    monkeypatch.setenv("OGF_TEST_VARIABLE", "as given")
+    monkeypatch.chdir(tmp_path)
+    with started("/bin/sh", "-c", 'echo "$OGF_TEST_VARIABLE" > here') as child:
+        child.release()
+        assert child.poll(wait=True) == 0
+    assert (tmp_path / "here").read_text() == "as given\n"
+
+
+def test_polling_does_not_wait() -> None:
+    """While the program runs there is no exit code, and asking returns at once."""
+    with started(*python("import sys; sys.stdin.read()")) as child:
+        child.release()
+        before = time.monotonic()
+        assert child.poll() is None
+        assert time.monotonic() - before < 60
+        os.kill(child.pid, signal.SIGTERM)
+        assert child.poll(wait=True) == 128 + signal.SIGTERM
