@@ -4,12 +4,16 @@
  * Programs are small and live in headers by subject, because they share maps and the loader attaches one object.
  */
 #include "ogf_calls.bpf.h"
+#include "ogf_cpu.bpf.h"
+#include "ogf_driver.bpf.h"
 #include "ogf_names.bpf.h"
 #include "ogf_process.bpf.h"
 
 /* A type that nothing refers to is left out of BTF, and wire.py is generated from there. */
 const enum ogf_kind _keep_kind __attribute__((unused)) = OGF_KIND_NONE;
 const enum ogf_outcome _keep_outcome __attribute__((unused)) = OGF_OUTCOME_SEEN;
+const enum ogf_off_cpu_state _keep_off_cpu_state __attribute__((unused)) = OGF_OFF_CPU_PREEMPTED;
+const enum ogf_device_driver _keep_device_driver __attribute__((unused)) = OGF_DEVICE_OTHER;
 const enum ogf_call_flag _keep_call_flag __attribute__((unused)) = OGF_CALL_RETURNED;
 const enum ogf_python_state _keep_python_state __attribute__((unused)) = OGF_PYTHON_NONE;
 const enum ogf_native_state _keep_native_state __attribute__((unused)) = OGF_NATIVE_END;

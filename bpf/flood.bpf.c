@@ -43,6 +43,34 @@ static long ogf_flood_one(__u32 index, void *context)
 	return 0;
 }
 
+/* The stacks of all templates, without frames: what matters is that they are announced before they are referred to. */
+static long ogf_announce_one(__u32 index, void *context)
+{
+	const struct ogf_call_event *template = bpf_map_lookup_elem(&templates, &index);
+	struct ogf_stack_event stack = {};
+
+	if (!template)
+		return 1;
+	stack.stack_hash[0] = template->stack_hash[0];
+	stack.stack_hash[1] = template->stack_hash[1];
+	stack.process_start_ns = template->process_start_ns;
+	stack.tgid = template->tgid;
+	stack.tid = template->tid;
+	ogf_count(OGF_KIND_STACK, OGF_OUTCOME_SEEN);
+	if (bpf_ringbuf_output(&stacks, &stack, sizeof(stack), BPF_RB_NO_WAKEUP))
+		ogf_count(OGF_KIND_STACK, OGF_OUTCOME_RING_FULL);
+	else
+		ogf_count(OGF_KIND_STACK, OGF_OUTCOME_SENT);
+	return 0;
+}
+
+SEC("raw_tp")
+int announce(struct bpf_raw_tracepoint_args *context)
+{
+	bpf_loop(OGF_FLOOD_TEMPLATES, ogf_announce_one, NULL, 0);
+	return 0;
+}
+
 /* The first argument is how many calls to write. */
 SEC("raw_tp")
 int flood(struct bpf_raw_tracepoint_args *context)

@@ -30,6 +30,8 @@ STRUCTS = {
 ENUMS = {
     "ogf_kind": ("Kind", "OGF_KIND_"),
     "ogf_outcome": ("Outcome", "OGF_OUTCOME_"),
+    "ogf_off_cpu_state": ("OffCpuState", "OGF_OFF_CPU_"),
+    "ogf_device_driver": ("DeviceDriver", "OGF_DEVICE_"),
     "ogf_call_flag": ("CallFlag", "OGF_CALL_"),
     "ogf_python_state": ("PythonState", "OGF_PYTHON_"),
     "ogf_native_state": ("NativeState", "OGF_NATIVE_"),

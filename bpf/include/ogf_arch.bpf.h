@@ -49,6 +49,11 @@ static __always_inline __u64 ogf_frame_pointer(struct pt_regs *regs)
 	return regs->bp;
 }
 
+static __always_inline __u64 ogf_instruction(struct pt_regs *regs)
+{
+	return regs->ip;
+}
+
 /*
  * Does a call instruction end at `address`? E8 rel32, or FF /2 with any addressing form (2 to 7 bytes).
  * Data that looks like an address rarely passes this; user space also checks that the mapping is executable.
@@ -99,6 +104,11 @@ static __always_inline __u64 ogf_frame_at_return(struct pt_regs *regs)
 static __always_inline __u64 ogf_frame_pointer(struct pt_regs *regs)
 {
 	return regs->regs[29];
+}
+
+static __always_inline __u64 ogf_instruction(struct pt_regs *regs)
+{
+	return regs->pc;
 }
 
 /* BL imm26 or BLR Xn. */

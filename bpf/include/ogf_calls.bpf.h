@@ -109,8 +109,9 @@ static __always_inline void ogf_take_arguments(struct pt_regs *regs, __u64 cooki
 		event->flags |= OGF_CALL_ARGS_UNREADABLE;
 }
 
-static __always_inline void ogf_fill_call(struct pt_regs *regs, const struct ogf_target *target, __u64 cookie,
-					  struct ogf_call_event *event)
+/* What every event says: when, who, on whose behalf. */
+static __always_inline void ogf_fill_thread(const struct ogf_target *target, enum ogf_kind kind,
+					    struct ogf_call_event *event)
 {
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task_btf();
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
@@ -120,11 +121,19 @@ static __always_inline void ogf_fill_call(struct pt_regs *regs, const struct ogf
 	event->tgid = pid_tgid >> 32;
 	event->tid = (__u32)pid_tgid;
 	event->thread_pointer = ogf_thread_pointer(task);
-	event->api = ogf_cookie_field(cookie, OGF_COOKIE_API, 16);
-	event->kind = ogf_cookie_field(cookie, OGF_COOKIE_KIND, 8);
-	ogf_take_arguments(regs, cookie, event);
+	event->kind = kind;
 	ogf_take_span(target, event);
-	ogf_take_stack(regs, target, event);
+}
+
+static __always_inline void ogf_fill_call(struct pt_regs *regs, const struct ogf_target *target, __u64 cookie,
+					  struct ogf_call_event *event)
+{
+	struct ogf_place place = ogf_place_at_entry(regs);
+
+	ogf_fill_thread(target, ogf_cookie_field(cookie, OGF_COOKIE_KIND, 8), event);
+	event->api = ogf_cookie_field(cookie, OGF_COOKIE_API, 16);
+	ogf_take_arguments(regs, cookie, event);
+	ogf_take_stack(&place, target, event);
 }
 
 static __always_inline void ogf_send_call(const struct ogf_call_event *event)

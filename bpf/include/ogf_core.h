@@ -87,6 +87,8 @@ struct files_struct {
 };
 
 struct task_struct {
+	unsigned int __state;
+	unsigned int flags;
 	int pid;
 	int tgid;
 	struct task_struct *group_leader;

@@ -28,6 +28,9 @@ enum ogf_kind {
 	OGF_KIND_EVENT_RECORD = 6,
 	OGF_KIND_STREAM_WAIT = 7,  /* a stream is told to wait: the CPU does not */
 	OGF_KIND_FREE = 8,	   /* synchronises implicitly */
+	OGF_KIND_CPU_SAMPLE = 9,   /* the thread was on a CPU at start_ns; 99 a second of CPU time */
+	OGF_KIND_OFF_CPU = 10,	   /* the thread was not on a CPU from start_ns to end_ns; bytes is enum ogf_off_cpu_state */
+	OGF_KIND_DRIVER = 11,	   /* system call on a GPU device: see enum ogf_device_driver */
 	/* Kinds below only name rows of the counter table. */
 	OGF_KIND_STACK = 12,
 	OGF_KIND_NAME = 13,
@@ -44,6 +47,26 @@ enum ogf_outcome {
 	OGF_OUTCOME_TABLE_FULL = 5,   /* no room to remember the entry */
 	OGF_OUTCOME_PROCESS_GONE = 6, /* the thread ended inside the call */
 	OGF_OUTCOME_UNREADABLE = 7,   /* a name or handle could not be read from the process */
+};
+
+/* Why a thread was off the CPU. Carried in `bytes` of OGF_KIND_OFF_CPU. */
+enum ogf_off_cpu_state {
+	OGF_OFF_CPU_PREEMPTED = 1, /* it could have run on */
+	OGF_OFF_CPU_INTERRUPTIBLE = 2,
+	OGF_OFF_CPU_UNINTERRUPTIBLE = 3,
+	OGF_OFF_CPU_STOPPED = 4, /* by a signal or a debugger */
+};
+
+/*
+ * Whose device a system call went to: tells what its commands mean. Carried in grid[0] of OGF_KIND_DRIVER, whose object
+ * is the ioctl command (0 for other calls) and whose stream is the device number, major << 20 | minor.
+ */
+enum ogf_device_driver {
+	OGF_DEVICE_OTHER = 1, /* a device that the user named */
+	OGF_DEVICE_NVIDIA = 2,
+	OGF_DEVICE_NVIDIA_UVM = 3,
+	OGF_DEVICE_DRM = 4,
+	OGF_DEVICE_KFD = 5, /* AMD compute */
 };
 
 enum ogf_call_flag {
@@ -66,8 +89,8 @@ struct ogf_call_event {
 	__u8 trace_id[16];
 	__u8 span_id[8];
 	__u8 local_root_span_id[8];
-	__u64 object; /* CUfunction, CUgraphExec, CUevent, cl_kernel, device pointer of a free */
-	__u64 stream; /* CUstream or cl_command_queue */
+	__u64 object; /* CUfunction, CUgraphExec, CUevent, cl_kernel, device pointer of a free, ioctl command */
+	__u64 stream; /* CUstream, cl_command_queue or device number */
 	__u64 bytes;
 	__u32 grid[3];
 	__u32 block[3];
@@ -109,7 +132,8 @@ struct ogf_stack_event {
 	__u16 native_count;
 	__u8 python_state; /* enum ogf_python_state */
 	__u8 native_state; /* enum ogf_native_state */
-	__u8 _pad[2];
+	__u8 leaf_is_instruction; /* 1: the first native address is what ran; 0: it is a return address as all others */
+	__u8 _pad;
 };
 _Static_assert(sizeof(struct ogf_stack_event) == 40, "ogf_stack_event");
 
@@ -193,7 +217,8 @@ _Static_assert(sizeof(struct ogf_cost) == 16, "ogf_cost");
  * The cookie of a probe says where the arguments are, so that one program serves every API:
  * bits 0-15 api, 16-23 enum ogf_kind, 24-27 stream argument, 28-31 object argument, 32-35 bytes argument
  * (all counted from 1; 0: none; above 6 they are on the stack), 36-39 enum ogf_shape, 40-43 log2 of the unit of bytes,
- * 44-47 argument that says "blocking" (OpenCL).
+ * 44-47 argument that says "blocking" (OpenCL). System calls on devices: stream is the argument with the descriptor (0: an
+ * array of struct pollfd comes first), object the one with the command, bytes the one with the length.
  */
 enum ogf_cookie_shift {
 	OGF_COOKIE_API = 0,

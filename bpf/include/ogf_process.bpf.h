@@ -5,10 +5,11 @@
 
 #include "ogf_calls.bpf.h"
 #include "ogf_core.h"
+#include "ogf_driver.bpf.h"
+#include "ogf_files.bpf.h"
 #include "ogf_maps.bpf.h"
 #include "ogf_names.bpf.h"
 #include "ogf_target.bpf.h"
-#include <bpf/bpf_core_read.h>
 
 enum { OGF_PROT_EXEC = 4 };
 
@@ -38,7 +39,8 @@ int on_fork(__u64 *arguments)
 	if (child->pid != child->tgid)
 		return 0;
 	target = bpf_map_lookup_elem(&targets, &parent_tgid);
-	if (!target)
+	/* Host-wide, a child becomes a target when it uses the GPU itself: services start many that never do. */
+	if (!target || ogf_is_host_wide())
 		return 0;
 	bpf_map_update_elem(&targets, &child_tgid, target, BPF_ANY);
 	ogf_send_process(child, parent, OGF_PROCESS_FORK);
@@ -54,7 +56,10 @@ int on_exec(__u64 *arguments)
 
 	if (!bpf_map_lookup_elem(&targets, &tgid))
 		return 0;
-	bpf_map_update_elem(&targets, &tgid, &fresh, BPF_EXIST);
+	if (ogf_is_host_wide())
+		bpf_map_delete_elem(&targets, &tgid);
+	else
+		bpf_map_update_elem(&targets, &tgid, &fresh, BPF_EXIST);
 	ogf_send_process(task, NULL, OGF_PROCESS_EXEC);
 	return 0;
 }
@@ -78,6 +83,8 @@ int on_exit(__u64 *arguments)
 		ogf_count(OGF_KIND_NAME, OGF_OUTCOME_PROCESS_GONE);
 		bpf_map_delete_elem(&names_in_flight, &thread);
 	}
+	if (!bpf_map_delete_elem(&device_calls, &thread))
+		ogf_count(OGF_KIND_DRIVER, OGF_OUTCOME_PROCESS_GONE);
 	bpf_map_delete_elem(&python_threads, &tid);
 	/* The kernel has already counted this thread out: at 0 it was the last one. */
 	if (task->signal->live.counter)
@@ -91,15 +98,11 @@ int on_exit(__u64 *arguments)
 /* libcuda.so*, libOpenCL*: the only new files that matter on a host where anybody may start anything. */
 static __always_inline bool ogf_is_gpu_library(__u32 fd)
 {
-	struct task_struct *task = (struct task_struct *)bpf_get_current_task_btf();
 	const unsigned char *name = NULL;
-	struct file **files = NULL, *file = NULL;
+	struct file *file = ogf_open_file(fd);
 	__u64 begin[2] = {};
 
-	if (fd >= BPF_CORE_READ(task, files, fdt, max_fds))
-		return false;
-	files = BPF_CORE_READ(task, files, fdt, fd);
-	if (bpf_probe_read_kernel(&file, sizeof(file), files + fd) || !file)
+	if (!file)
 		return false;
 	name = BPF_CORE_READ(file, f_path.dentry, d_name.name);
 	if (bpf_probe_read_kernel_str(begin, sizeof(begin), name) < 0)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* The stack of the current thread at a function's first instruction: Python frames, native frames, identity. */
+/* The stack of the current thread: Python frames, native frames, identity. */
 #ifndef OGF_STACK_BPF_H
 #define OGF_STACK_BPF_H
 
@@ -9,11 +9,19 @@
 enum {
 	/* Covers code, previous, instruction and owner of every supported version in one read: 0.13 µs a frame. */
 	OGF_PYTHON_FRAME_BYTES = 112,
-	OGF_MAX_THREADS_SEARCHED = 256,
+	OGF_MAX_THREADS_SEARCHED = 512, /* the main thread is the last one; 1024 would add 0.1 s to loading */
 	OGF_MAX_STACK_BYTES = 64 << 20, /* a frame pointer further away than this is not one */
 	OGF_SCRATCH_SLOTS = 4,
 	/* 2 * OGF_MAX_PYTHON_FRAMES + OGF_MAX_NATIVE_FRAMES = 288, as a power of two that the verifier can mask. */
 	OGF_STACK_WORDS = 512,
+};
+
+/* Where the native half of a stack begins. */
+struct ogf_place {
+	__u64 address;
+	__u64 stack_pointer;
+	__u64 frame_pointer;
+	bool is_instruction; /* else address is a return address */
 };
 
 struct ogf_stack_scratch {
@@ -49,6 +57,20 @@ struct {
 	__uint(max_entries, 16384);
 } python_threads SEC(".maps");
 
+/* At a function's first instruction: the stack begins in its caller. */
+static __always_inline struct ogf_place ogf_place_at_entry(struct pt_regs *regs)
+{
+	return (struct ogf_place){ ogf_return_address(regs), regs->sp, ogf_frame_pointer(regs), false };
+}
+
+/* Where the current thread is in user mode, or was when it entered the kernel. */
+static __always_inline struct ogf_place ogf_place_in_user(void)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
+
+	return (struct ogf_place){ ogf_instruction(regs), regs->sp, ogf_frame_pointer(regs), true };
+}
+
 static __always_inline struct ogf_stack_scratch *ogf_take_scratch(void)
 {
 	for (__u32 slot = 0; slot < OGF_SCRATCH_SLOTS; slot++) {
@@ -79,16 +101,18 @@ static __always_inline __u64 ogf_find_python_thread(const struct ogf_python_layo
 {
 	__u32 tid = (__u32)bpf_get_current_pid_tgid();
 	__u64 *cached = bpf_map_lookup_elem(&python_threads, &tid);
-	__u64 thread = 0, id = 0;
+	__u64 interpreters[2] = {}, thread = 0, id = 0;
 
 	if (cached) {
 		thread = *cached;
 		if (!ogf_read_u64(thread + layout->thread_id, &id) && id == thread_pointer)
 			return thread;
 	}
-	if (ogf_read_u64(layout->interpreters_head, &thread) || !thread)
+	/* head is the newest interpreter; main lies behind it in 3.10 to 3.13, and has nearly all threads. */
+	if (bpf_probe_read_user(interpreters, sizeof(interpreters), (void *)layout->interpreters_head) ||
+	    !interpreters[1])
 		return 0;
-	if (ogf_read_u64(thread + layout->interpreter_threads_head, &thread))
+	if (ogf_read_u64(interpreters[1] + layout->interpreter_threads_head, &thread))
 		return 0;
 	for (int i = 0; i < OGF_MAX_THREADS_SEARCHED && thread; i++) {
 		if (ogf_read_u64(thread + layout->thread_id, &id))
@@ -169,16 +193,17 @@ static __always_inline void ogf_walk_python(struct ogf_stack_scratch *scratch, c
 }
 
 /*
- * Return addresses by frame pointer, leaf first. The first is exact. PyTorch is built without frame pointers: rbp then
+ * Native frames by frame pointer, leaf first. The first is exact. PyTorch is built without frame pointers: rbp then
  * holds anything, so each further frame must lie above the last one, hold a return address that a call precedes, or
  * the walk is cut there. That also keeps random values out of the identity of the stack.
  */
-static __always_inline void ogf_walk_native(struct ogf_stack_scratch *scratch, struct pt_regs *regs)
+static __always_inline void ogf_walk_native(struct ogf_stack_scratch *scratch, const struct ogf_place *place)
 {
 	struct ogf_stack_event *head = &scratch->head;
-	__u64 frame_pointer = ogf_frame_pointer(regs), floor = regs->sp, pair[2];
-	__u64 address = ogf_return_address(regs);
+	__u64 frame_pointer = place->frame_pointer, floor = place->stack_pointer, pair[2];
+	__u64 address = place->address;
 
+	head->leaf_is_instruction = place->is_instruction;
 	head->native_state = OGF_NATIVE_TRUNCATED;
 	for (int i = 0; i < OGF_MAX_NATIVE_FRAMES; i++) {
 		if (!address) {
@@ -226,7 +251,7 @@ static __always_inline void ogf_send_stack(struct ogf_stack_scratch *scratch)
 }
 
 /* Fill in event->stack_hash and make sure that user space has the stack; {0, 0} when there is no scratch space. */
-static __always_inline void ogf_take_stack(struct pt_regs *regs, const struct ogf_target *target,
+static __always_inline void ogf_take_stack(const struct ogf_place *place, const struct ogf_target *target,
 					   struct ogf_call_event *event)
 {
 	struct ogf_stack_scratch *scratch = ogf_take_scratch();
@@ -245,9 +270,10 @@ static __always_inline void ogf_take_stack(struct pt_regs *regs, const struct og
 	ogf_hash(head->stack_hash, event->process_start_ns);
 	ogf_hash(head->stack_hash, event->tgid);
 	ogf_walk_python(scratch, &target->python, event->thread_pointer);
-	ogf_walk_native(scratch, regs);
-	/* Two stacks that differ only in why they end must not be taken for one. */
-	ogf_hash(head->stack_hash, (__u64)head->python_state << 8 | head->native_state | 1ULL << 63);
+	ogf_walk_native(scratch, place);
+	/* Two stacks that differ only in why they end, or in what the leaf is, must not be taken for one. */
+	ogf_hash(head->stack_hash, (__u64)head->leaf_is_instruction << 16 | (__u64)head->python_state << 8 |
+					   head->native_state | 1ULL << 63);
 	ogf_send_stack(scratch);
 	event->stack_hash[0] = head->stack_hash[0];
 	event->stack_hash[1] = head->stack_hash[1];

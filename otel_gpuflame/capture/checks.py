@@ -142,7 +142,7 @@ def _count_own_calls() -> Check:
             return Check(name, Status.FAIL, f"no symbol in {DRAIN_LIBRARY}", "make bpf")
         cookie = wire.Kind.WAIT << wire.CookieShift.KIND
         kernel.targets.set(os.getpid().to_bytes(4, "little"), np.zeros(1, wire.TARGET).tobytes())
-        kernel.uprobes.attach(DRAIN_LIBRARY, [ProbePoint(Program.CALL, offset, cookie)])
+        kernel.uprobes.attach("own", DRAIN_LIBRARY, [ProbePoint(Program.CALL, offset, cookie)])
         drain = kernel.open_drain()
         for _ in range(_CALLS):
             drain.malformed(0)

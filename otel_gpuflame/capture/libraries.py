@@ -96,7 +96,7 @@ def _probe_points(elf: ELFFile) -> Iterator[ProbePoint]:
         for program in spec.programs:
             if (program.value, offset) not in seen:
                 seen.add((program.value, offset))
-                yield ProbePoint(program, offset, spec.cookie)
+                yield ProbePoint(program, offset, spec.cookie, spec.windowed)
 
 
 def _file_offset(segments: Iterable[Segment], address: int) -> int | None:

@@ -10,16 +10,20 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_gpuflame.capture.attachments import Attachments
 from otel_gpuflame.capture.bpf.decode import decode_name, decode_process, decode_stack
 from otel_gpuflame.capture.bpf.drain import split_records
 from otel_gpuflame.capture.bpf.kernel import CaptureKernel, LoadReport, RingSizes
+from otel_gpuflame.capture.describe import Attributes
 from otel_gpuflame.capture.names import LearnedNames, NameTable
 from otel_gpuflame.capture.targets import Targets
+from otel_gpuflame.capture.windows import BudgetOptions, BudgetState, WindowControl
 from otel_gpuflame.events import wire
 from otel_gpuflame.events.frames import ProcessKey, Stack, StackKey
 from otel_gpuflame.events.records import (
@@ -29,6 +33,8 @@ from otel_gpuflame.events.records import (
     Event,
     LossCount,
     Names,
+    ProcessesEnded,
+    SamplingWindow,
     SourceCounters,
     Stacks,
     TargetInfo,
@@ -53,6 +59,10 @@ class LiveOptions:
     pids: tuple[int, ...] = ()
     libraries: tuple[Path, ...] = ()
     """Libraries to probe at once; others are found when a process maps them."""
+    host_wide: bool = False
+    """Capture every process that uses a GPU library, now or later."""
+    budget: BudgetOptions | None = None
+    """Capture calls that return at once only in windows, within this budget."""
     rings: RingSizes = field(default_factory=RingSizes)
     attributes: tuple[tuple[str, str], ...] = ()
 
@@ -68,11 +78,15 @@ class LiveCapture:
         self._proc = proc
         self._kernel = CaptureKernel(options.rings)
         self._drain = self._kernel.open_drain()
-        self._targets = Targets(self._kernel, proc)
+        self._attachments = Attachments(self._kernel.uprobes, in_windows=options.budget is not None)
+        self._targets = Targets(
+            self._kernel, self._attachments, host_wide=options.host_wide, proc=proc
+        )
+        self._windows = self._window_control()
         self._symbolizer = Symbolizer(proc)
         self._names = NameTable(Demangler().demangle)
         self._known_stacks: dict[StackKey, ProcessKey] = {}
-        self._described: set[ProcessKey] = set()
+        self._described: dict[ProcessKey, Attributes] = {}
         self._ended: list[ProcessKey] = []
         self._undecodable = 0
         self._lost_stacks = 0
@@ -84,10 +98,13 @@ class LiveCapture:
         try:
             now_ns = time.monotonic_ns()
             for path in self._options.libraries:
-                self._targets.attach_library(path)
+                self._attachments.attach(path, now_ns)
             for pid in self._options.pids:
                 for each in self._targets.descendants(pid):
                     self._targets.add(each, now_ns)
+            if self._options.host_wide:
+                self._kernel.watch_host()
+                self._targets.scan(now_ns)
             self._targets.look(now_ns)
             self._drain.start()
         except BaseException:
@@ -105,8 +122,18 @@ class LiveCapture:
 
     @property
     def targets(self) -> Targets:
-        """The processes and libraries being captured."""
+        """The processes being captured."""
         return self._targets
+
+    @property
+    def attachments(self) -> Attachments:
+        """The libraries with probes."""
+        return self._attachments
+
+    @property
+    def budget_state(self) -> BudgetState | None:
+        """What was decided last about windows; None without a budget."""
+        return None if self._windows is None else self._windows.state
 
     def start_event(self) -> CaptureStart:
         """The first event of the capture."""
@@ -115,12 +142,13 @@ class LiveCapture:
 
     def step(self, timeout_ns: int) -> list[Event]:
         """One round; waits up to `timeout_ns` for something urgent (0: sweep the rings and do not wait)."""
-        complete_ns = self._drain.swap(timeout_ns)
+        opened = self._step_windows()
+        complete_ns = self._drain.swap(min(timeout_ns, self._until_next_edge(timeout_ns)))
         ended = self._ended
         now_ns = time.monotonic_ns()
         self._ended = self._follow_processes(now_ns)
         # Stacks first: their process may be about to end, and looking at processes takes milliseconds.
-        events = list(self._references())
+        events: list[Event] = [*opened, *self._references()]
         self._look_at_processes(now_ns)
         events += self._calls()
         events += self._counters(force=timeout_ns == 0)
@@ -128,13 +156,46 @@ class LiveCapture:
         # so the last calls of a process may only come now.
         for process in ended:
             self._forget(process)
+        if ended:
+            events.append(ProcessesEnded(tuple(ended)))
         if complete_ns:
             events.append(Watermark(complete_ns - _LATENESS_NS if timeout_ns else complete_ns))
         return events
 
+    def open_window(self) -> None:
+        """Attach windowed probes to every library."""
+        self._attachments.open_window()
+
+    def close_window(self) -> None:
+        """Detach them."""
+        self._attachments.close_window()
+
+    def costs(self) -> dict[int, tuple[int, int]]:
+        """(hits, nanoseconds in programs) of each living target by pid, running totals."""
+        found = ((pid, self._kernel.cost_of(pid)) for pid in self._targets.pids())
+        return {pid: cost for pid, cost in found if cost is not None}
+
+    def _window_control(self) -> WindowControl | None:
+        budget = self._options.budget
+        return None if budget is None else WindowControl(self, budget, Random())  # noqa: S311 (no secret)
+
+    def _step_windows(self) -> list[SamplingWindow]:
+        if self._windows is None or not self._attachments.libraries:
+            return []
+        return self._windows.step(time.monotonic_ns(), time.monotonic_ns)
+
+    def _until_next_edge(self, timeout_ns: int) -> int:
+        """Nanoseconds until a window opens or closes; at least 1, since 0 means "sweep now"."""
+        edge_ns = self._windows.next_edge_ns if self._windows is not None else None
+        if edge_ns is None or timeout_ns == 0:
+            return timeout_ns
+        return max(edge_ns - time.monotonic_ns(), 1)
+
     def finish(self) -> list[Event]:
         """Detach, then return everything that is left."""
-        self._kernel.uprobes.detach()
+        if self._windows is not None:
+            self._windows.stop(time.monotonic_ns)
+        self._attachments.close()
         self._kernel.object.detach()
         self._drain.stop()
         return self.step(0)
@@ -142,6 +203,7 @@ class LiveCapture:
     def close(self) -> None:
         """Detach and free everything. Safe to call twice."""
         self._drain.close()
+        self._attachments.close()
         self._kernel.close()
 
     def _follow_processes(self, now_ns: int) -> list[ProcessKey]:
@@ -164,6 +226,8 @@ class LiveCapture:
         if now_ns >= self._scan_due_ns:
             self._scan_due_ns = now_ns + _SCAN_EVERY_NS
             self._targets.look_again_if_unnotified(now_ns)
+            if self._options.host_wide:
+                self._targets.keep_libraries(now_ns)
         self._targets.look(now_ns)
 
     def _references(self) -> Iterator[Event]:
@@ -186,7 +250,7 @@ class LiveCapture:
     def _calls(self) -> Iterator[Event]:
         rows = self._drain.data(_CALLS).view(wire.CALL).copy()
         self._forget_lost_stacks(rows)
-        described = self._describe(rows)
+        described = self._describe(rows) + self._describe_again()
         if described:
             yield TargetsEvent(described)
         names = self._learn_names()
@@ -215,9 +279,20 @@ class LiveCapture:
             process = ProcessKey(tgid, start_ns)
             if process in self._described:
                 continue
-            self._described.add(process)
             fallback = (("process.pid", tgid), ("service.name", "unknown_service"))
-            infos.append(TargetInfo(process, self._targets.attributes(tgid) or fallback))
+            self._described[process] = self._targets.attributes(tgid) or fallback
+            infos.append(TargetInfo(process, self._described[process]))
+        return tuple(infos)
+
+    def _describe_again(self) -> tuple[TargetInfo, ...]:
+        """Descriptions that have changed since they were given out."""
+        changed = self._targets.take_redescribed()
+        infos = []
+        for process in [process for process in self._described if process.tgid in changed]:
+            attributes = self._targets.attributes(process.tgid)
+            if attributes is not None and attributes != self._described[process]:
+                self._described[process] = attributes
+                infos.append(TargetInfo(process, attributes))
         return tuple(infos)
 
     def _forget_lost_stacks(self, rows: CallArray) -> None:
@@ -231,7 +306,7 @@ class LiveCapture:
     def _forget(self, process: ProcessKey) -> None:
         self._symbolizer.forget(process)
         self._targets.forget(process.tgid)
-        self._described.discard(process)
+        self._described.pop(process, None)
         self._names.forget(process)
         gone = [key for key, owner in self._known_stacks.items() if owner == process]
         for key in gone:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,11 +11,11 @@ from typing import Final
 
 import numpy as np
 
+from otel_gpuflame.capture.attachments import Attachments
 from otel_gpuflame.capture.bpf.decode import ProcessChange
 from otel_gpuflame.capture.bpf.kernel import CaptureKernel
-from otel_gpuflame.capture.bpf.libbpf import LibbpfError
-from otel_gpuflame.capture.describe import Attributes, describe
-from otel_gpuflame.capture.libraries import FileKey, GpuLibrary, is_gpu_library, read_library
+from otel_gpuflame.capture.describe import Attributes, describe, publishes_itself
+from otel_gpuflame.capture.libraries import FileKey, is_gpu_library
 from otel_gpuflame.errors import TargetError
 from otel_gpuflame.events import wire
 from otel_gpuflame.symbolize.cpython.detect import PythonRefusal, PythonRuntime, find_python
@@ -25,8 +26,10 @@ from otel_gpuflame.symbolize.thread_context import find_thread_context
 logger = logging.getLogger(__name__)
 
 # A library is relocated some time after it was mapped, and the last one announces itself by no further mapping:
-# look again this long after each change.
-_LOOK_AGAIN_NS: Final = (0, 20_000_000, 200_000_000, 1_000_000_000)
+# look again this long after each change. The last looks are for descriptions: OpenTelemetry is often set up late.
+_LOOK_AGAIN_NS: Final = (0, 20_000_000, 200_000_000, 1_000_000_000, 10_000_000_000, 60_000_000_000)
+_LOOKS_FOR_DESCRIPTION: Final = 3
+"""So many of the last looks; the first ones come often while a program loads its libraries."""
 _NO_OWNER: Final = 255
 
 
@@ -36,33 +39,49 @@ class Target:
 
     pid: int
     attributes: Attributes | None = None
+    is_forked: bool = False
+    """It runs the program of its parent, and is described like it until it publishes something of its own."""
     layout: bytes = b""
     """Value in BPF's `targets` map as last written."""
     due_ns: list[int] = field(default_factory=list)
     has_ended: bool = False
+    libraries: set[FileKey] = field(default_factory=set)
 
 
 class Targets:
     """Keeps BPF's `targets` map and the uprobes in step with the processes."""
 
-    def __init__(self, kernel: CaptureKernel, proc: Path = Path("/proc")) -> None:
+    def __init__(
+        self,
+        kernel: CaptureKernel,
+        attachments: Attachments,
+        *,
+        host_wide: bool = False,
+        proc: Path = Path("/proc"),
+    ) -> None:
         self._kernel = kernel
+        self._attachments = attachments
+        self._host_wide = host_wide
         self._proc = proc
         self._targets: dict[int, Target] = {}
-        self._attached: dict[FileKey, GpuLibrary] = {}
-        self._unusable: set[FileKey] = set()
         self._files = ElfFiles()
-        self.attach_errors: list[str] = []
+        self._redescribed: set[int] = set()
 
-    @property
-    def libraries(self) -> tuple[GpuLibrary, ...]:
-        """Libraries with probes attached."""
-        return tuple(self._attached.values())
+    def __len__(self) -> int:
+        return len(self._targets)
 
     def add(self, pid: int, now_ns: int) -> None:
         """Capture a process from now on. Raises TargetError if there is no such process."""
-        if not (self._proc / str(pid)).is_dir():
-            raise TargetError(f"no process {pid}: check the pid, and that it is one of this host")
+        try:
+            status = (self._proc / str(pid) / "status").read_text()
+        except OSError:
+            raise TargetError(
+                f"no process {pid}: check the pid, and that it is one of this host"
+            ) from None
+        # Threads have their directory in /proc too, but BPF tells processes apart, not threads.
+        process = int(status.partition("\nTgid:")[2].split(maxsplit=1)[0])
+        if process != pid:
+            raise TargetError(f"{pid} is a thread of process {process}: record that one")
         self._targets[pid] = Target(pid, due_ns=[now_ns + delay for delay in _LOOK_AGAIN_NS])
         if not self._kernel.targets.set(_key(pid), np.zeros(1, wire.TARGET).tobytes()):
             logger.warning(
@@ -80,32 +99,6 @@ class Targets:
             for child in text.split():
                 yield from self.descendants(int(child))
 
-    def attach_library(self, path: Path) -> bool:
-        """Attach probes to a library file, once. False if it is none of ours or the kernel refuses."""
-        try:
-            status = path.stat()
-        except OSError:
-            return False
-        key = FileKey(status.st_dev, status.st_ino)
-        if key in self._attached:
-            return True
-        if key in self._unusable:
-            return False
-        library = read_library(path)
-        if library is None:
-            self._unusable.add(key)
-            return False
-        try:
-            self._kernel.uprobes.attach(path, library.points)
-        except LibbpfError as error:
-            self._unusable.add(key)
-            self.attach_errors.append(str(error))
-            logger.warning("cannot probe %s: %s", path, error)
-            return False
-        self._attached[key] = library
-        logger.info("%d probes on %s", len(library.points), path)
-        return True
-
     def apply(self, change: ProcessChange, now_ns: int) -> None:
         """Follow a change that BPF reported."""
         pid = change.process.tgid
@@ -113,15 +106,22 @@ class Targets:
             if pid in self._targets:
                 self._targets[pid].has_ended = True
             return
+        if self._host_wide and change.change is wire.ProcessChange.EXEC:
+            # What it becomes is found out when that maps a GPU library.
+            self._targets.pop(pid, None)
+            return
         if change.change is wire.ProcessChange.FORK:
             parent = self._targets.get(change.parent.tgid)
             self._targets[pid] = Target(
-                pid, attributes=_with_pid(parent.attributes, pid) if parent else None
+                pid,
+                attributes=_with_pid(parent.attributes, pid) if parent else None,
+                is_forked=True,
             )
         target = self._targets.setdefault(pid, Target(pid))
         if change.change is wire.ProcessChange.EXEC:
             target.layout = b""
             target.attributes = None
+            target.is_forked = False
         target.due_ns = [now_ns + delay for delay in _LOOK_AGAIN_NS]
 
     def forget(self, pid: int) -> None:
@@ -135,7 +135,28 @@ class Targets:
         for target in tuple(self._targets.values()):
             if target.due_ns and target.due_ns[0] <= now_ns:
                 target.due_ns = [due for due in target.due_ns if due > now_ns]
-                self._look_at(target)
+                self._look_at(target, now_ns)
+
+    def scan(self, now_ns: int) -> None:
+        """Find the processes of the host that map a GPU library already."""
+        for entry in self._proc.iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                address_map = read_maps(int(entry.name), self._proc)
+                if address_map and any(is_gpu_library(m.path) for m in address_map.mappings):
+                    self._targets[int(entry.name)] = Target(
+                        int(entry.name), due_ns=[now_ns + delay for delay in _LOOK_AGAIN_NS]
+                    )
+
+    def keep_libraries(self, now_ns: int) -> None:
+        """Say which libraries are still in use, and let go of the others."""
+        for target in self._targets.values():
+            if not target.has_ended:
+                self._attachments.used(target.libraries, now_ns)
+        self._attachments.let_go_of_unused(now_ns)
+
+    def pids(self) -> list[int]:
+        """Targets that live."""
+        return [pid for pid, target in self._targets.items() if not target.has_ended]
 
     def look_again_if_unnotified(self, now_ns: int) -> None:
         """Where the kernel does not report new mappings, every process is due."""
@@ -146,19 +167,42 @@ class Targets:
     def attributes(self, pid: int) -> Attributes | None:
         """Resource attributes of a target: from now if it lives, else from when it was last seen."""
         target = self._targets.get(pid)
-        known = target.attributes if target else None
-        return known or describe(pid, self._proc)
+        if target is None:
+            return describe(pid, self._proc)
+        self._describe(target)
+        return target.attributes
 
-    def _look_at(self, target: Target) -> None:
+    def take_redescribed(self) -> set[int]:
+        """Processes whose attributes have changed since the last call."""
+        changed, self._redescribed = self._redescribed, set()
+        return changed
+
+    def _look_at(self, target: Target, now_ns: int) -> None:
         address_map = read_maps(target.pid, self._proc)
         if address_map is None:
             return
-        if target.attributes is None:
-            target.attributes = describe(target.pid, self._proc)
+        if target.attributes is None or len(target.due_ns) < _LOOKS_FOR_DESCRIPTION:
+            self._describe(target)
         root = self._proc / str(target.pid) / "root"
         for path in {m.path for m in address_map.mappings if is_gpu_library(m.path)}:
-            self.attach_library(Path(f"{root}{path}"))
+            key = self._attachments.attach(Path(f"{root}{path}"), now_ns)
+            if key is not None:
+                target.libraries.add(key)
+        if self._host_wide and target.libraries and not target.layout:
+            self._kernel.targets.set(_key(target.pid), np.zeros(1, wire.TARGET).tobytes())
+            self._kernel.costs.set(_key(target.pid), np.zeros(1, wire.COST).tobytes())
         self._update_layout(target)
+
+    def _describe(self, target: Target) -> None:
+        """Once more: a process may publish its resource at any time."""
+        is_inherited = target.is_forked and target.attributes is not None
+        if target.has_ended or (is_inherited and not publishes_itself(target.pid, self._proc)):
+            return
+        attributes = describe(target.pid, self._proc)
+        if attributes is None or attributes == target.attributes:
+            return
+        target.attributes = attributes
+        self._redescribed.add(target.pid)
 
     def _update_layout(self, target: Target) -> None:
         value = np.zeros(1, wire.TARGET)

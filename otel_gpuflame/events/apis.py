@@ -14,6 +14,8 @@ class Runtime(Enum):
 
     CUDA = "cuda"
     OPENCL = "opencl"
+    OS_KERNEL = "os kernel"
+    """No library: a system call."""
 
 
 class Blocking(Enum):
@@ -49,6 +51,10 @@ def _cuda(id_: int, name: str, kind: Kind, blocking: Blocking, detail: str = "")
 
 def _opencl(id_: int, name: str, kind: Kind, blocking: Blocking, detail: str = "") -> Api:
     return Api(id_, name, Runtime.OPENCL, kind, blocking, detail)
+
+
+def _system_call(id_: int, name: str) -> Api:
+    return Api(id_, name, Runtime.OS_KERNEL, Kind.DRIVER, Blocking.NEVER)
 
 
 _NEVER, _ALWAYS = Blocking.NEVER, Blocking.ALWAYS
@@ -109,10 +115,23 @@ ALL: Final[tuple[Api, ...]] = (
     _opencl(205, "clEnqueueFillBuffer", Kind.SET, _NEVER, "set"),
     _opencl(210, "clFinish", Kind.WAIT, _ALWAYS),
     _opencl(211, "clWaitForEvents", Kind.WAIT, _ALWAYS),
+    _system_call(300, "ioctl"),
+    _system_call(301, "poll"),
+    _system_call(302, "ppoll"),
+    _system_call(303, "mmap"),
 )
+
+def is_windowed(api: Api) -> bool:
+    """Whether the agent probes this call only in windows: it returns at once, and is not as rare as graph launches."""
+    is_library_call = api.runtime is not Runtime.OS_KERNEL
+    return is_library_call and api.blocking is Blocking.NEVER and api.kind is not Kind.GRAPH_LAUNCH
+
 
 BY_ID: Final[dict[int, Api]] = {api.id: api for api in ALL}
 BY_NAME: Final[dict[str, Api]] = {api.name: api for api in ALL}
+
+CPU_SAMPLES_HZ: Final = 99
+"""On-CPU samples a second of CPU time. Not 100, so as not to run in step with what a program does at round intervals."""
 
 SUBMISSIONS: Final = frozenset({Kind.LAUNCH, Kind.GRAPH_LAUNCH, Kind.COPY, Kind.SET})
 """Kinds that give the GPU work."""

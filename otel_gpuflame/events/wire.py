@@ -20,6 +20,9 @@ class Kind(IntEnum):
     EVENT_RECORD = 6
     STREAM_WAIT = 7
     FREE = 8
+    CPU_SAMPLE = 9
+    OFF_CPU = 10
+    DRIVER = 11
     STACK = 12
     NAME = 13
     PROCESS = 14
@@ -36,6 +39,25 @@ class Outcome(IntEnum):
     TABLE_FULL = 5
     PROCESS_GONE = 6
     UNREADABLE = 7
+
+
+class OffCpuState(IntEnum):
+    """enum ogf_off_cpu_state."""
+
+    PREEMPTED = 1
+    INTERRUPTIBLE = 2
+    UNINTERRUPTIBLE = 3
+    STOPPED = 4
+
+
+class DeviceDriver(IntEnum):
+    """enum ogf_device_driver."""
+
+    OTHER = 1
+    NVIDIA = 2
+    NVIDIA_UVM = 3
+    DRM = 4
+    KFD = 5
 
 
 class CallFlag(IntFlag):
@@ -192,10 +214,11 @@ STACK: Final[np.dtype[Any]] = np.dtype(
             "native_count",
             "python_state",
             "native_state",
+            "leaf_is_instruction",
             "_pad",
         ],
-        "formats": [("<u8", (2,)), "<u8", "<u4", "<u4", "<u2", "<u2", "<u1", "<u1", ("<u1", (2,))],
-        "offsets": [0, 16, 24, 28, 32, 34, 36, 37, 38],
+        "formats": [("<u8", (2,)), "<u8", "<u4", "<u4", "<u2", "<u2", "<u1", "<u1", "<u1", "<u1"],
+        "offsets": [0, 16, 24, 28, 32, 34, 36, 37, 38, 39],
         "itemsize": 40,
     }
 )

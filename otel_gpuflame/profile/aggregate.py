@@ -50,6 +50,8 @@ _COMPACT_FROM_ROWS = 1 << 18
 _MAX_COPY_BYTES = 1 << 48
 """More than a program can have mapped: the driver refuses such a copy, and sums of such sizes leave 64 bits."""
 _NO_GROUPS = Groups(np.empty((0, 7), np.uint64), np.empty((0, 3), np.int64))
+_ROWS_AT_ONCE = 1 << 16
+"""Larger batches are cut: columns of a million calls take 100 MB and do not fit into any cache."""
 _TGID_SHIFT = np.uint64(32)
 _BELOW_TGID = np.uint64(0xFFFFFFFF)
 _IS_SUBMISSION = np.isin(np.arange(256), [int(kind) for kind in apis.SUBMISSIONS])
@@ -119,7 +121,7 @@ class Aggregator:
             index = max(self._closed_before, self._window_index(self._last_ns))
             self._windows[index] = _OpenWindow([_NO_GROUPS], first_ns=self._last_ns)
         bundles = list(self._close_before(max(self._windows, default=-1) + 1))
-        return bundles + self._close_stratum(self._strata.close_before(_END_OF_TIME))
+        return bundles + list(self._close_strata(_END_OF_TIME))
 
     @singledispatchmethod
     def _take(self, event: Event) -> Iterable[Bundle] | None:
@@ -153,8 +155,8 @@ class Aggregator:
         self._retention.ended(event.processes)
 
     @_take.register
-    def _(self, event: SamplingWindow) -> Iterable[Bundle]:
-        return self._close_stratum(self._strata.open(event))
+    def _(self, event: SamplingWindow) -> None:
+        self._strata.open(event)
 
     @_take.register
     def _(self, event: SourceCounters) -> None:
@@ -167,17 +169,18 @@ class Aggregator:
         if self._options.window_ns is None:
             return ()
         bundles = list(self._close_before(self._window_index(event.time_ns)))
-        return bundles + self._close_stratum(self._strata.close_before(event.time_ns))
+        return bundles + list(self._close_strata(event.time_ns))
 
     @_take.register
     def _(self, event: Calls) -> None:
         rows = event.rows
         if self._options.sampled:
-            windowed = self._strata.windowed(rows)
-            self._take_sampled(rows[windowed])
-            rows = rows[~windowed]
-        if not len(rows):
-            return
+            rows = self._take_sampled(rows)
+        for begin in range(0, len(rows), _ROWS_AT_ONCE):
+            self._add(rows[begin : begin + _ROWS_AT_ONCE])
+
+    def _add(self, rows: CallArray) -> None:
+        """Put calls that count as they are into their windows."""
         self._count(rows)
         keys, values = self._columns(rows)
         returned = (rows["flags"] & CallFlag.RETURNED) != 0
@@ -188,19 +191,30 @@ class Aggregator:
             window.first_ns = min(window.first_ns, int(times_ns[selected].min()))
             window.last_ns = max(window.last_ns, int(times_ns[selected].max()))
 
-    def _take_sampled(self, rows: CallArray) -> None:
-        """Calls that are scaled; what lies outside the window was only seen because probes do not come and go at once."""
-        inside = self._strata.inside(rows)
-        for kind, count in zip(*np.unique(rows["kind"][~inside], return_counts=True), strict=True):
-            self.ledger.dropped[Kind(kind).name.lower(), "outside_window"] += int(count)
-        rows = rows[inside]
-        if len(rows) and self._strata.current is not None:
-            self._count(rows)
-            self._strata.current.parts.append(self._resolve(group(*self._columns(rows))))
+    def _take_sampled(self, rows: CallArray) -> CallArray:
+        """Put sampled calls into their strata; returns the calls that count as they are.
 
-    def _close_stratum(self, stratum: Stratum | None) -> list[Bundle]:
-        if stratum is None or not stratum.parts or self._start is None:
-            return []
+        What lies outside of a window was only seen because probes do not come and go at once.
+        """
+        exact, sampled, outside = self._strata.split(rows)
+        for kind, count in zip(*np.unique(outside["kind"], return_counts=True), strict=True):
+            self.ledger.dropped[Kind(kind).name.lower(), "outside_window"] += int(count)
+        for stratum, inside in sampled:
+            self._count(inside)
+            stratum.parts.append(self._resolve(group(*self._columns(inside))))
+        return exact
+
+    def _close_strata(self, time_ns: int) -> Iterator[Bundle]:
+        closing = self._strata.complete_until(time_ns)
+        for stratum in closing:
+            yield from self._estimates(stratum)
+        if closing:
+            self._forget(self._retention.closed())
+
+    def _estimates(self, stratum: Stratum) -> Iterator[Bundle]:
+        if not stratum.parts or self._start is None:
+            self._strata.note_total(stratum, 0)
+            return
         offset_ns = self._start.unix_offset_ns
         window = Window(
             stratum.window.stratum_start_ns + offset_ns, stratum.window.stratum_end_ns + offset_ns
@@ -213,14 +227,9 @@ class Aggregator:
         )
         tables = self._tables(groups, stratum.scale)
         resources = self._resources_by_id()
-        bundles = [
-            table.bundle(
-                resources.get(process_id, _UNKNOWN_TARGET), window, ESTIMATED_SCOPE, attributes
-            )
-            for process_id, table in sorted(tables.items())
-        ]
-        self._forget(self._retention.closed())
-        return bundles
+        for process_id, table in sorted(tables.items()):
+            resource = resources.get(process_id, _UNKNOWN_TARGET)
+            yield table.bundle(resource, window, ESTIMATED_SCOPE, attributes)
 
     def _forget(self, processes: Iterable[ProcessKey]) -> None:
         """Free what is known of processes that no open window can refer to."""
@@ -337,7 +346,7 @@ class Aggregator:
         for each in closing:
             yield from self._bundles(self._unix_window(each), self._windows.pop(each))
         # Strata are longer than windows: while one is open, it may refer to whatever was known since it began.
-        if closing and self._strata.current is None:
+        if closing and self._strata.is_empty:
             self._forget(self._retention.closed())
 
     def _unix_window(self, index: int) -> Window:

@@ -6,27 +6,19 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from otel_gpuflame.correlate.groups import Groups
 from otel_gpuflame.correlate.sampling import Estimate, estimate_total
 from otel_gpuflame.events import apis
-from otel_gpuflame.events.apis import Blocking
 from otel_gpuflame.events.records import CallArray, SamplingWindow
-from otel_gpuflame.events.wire import Kind
 
 PPB = 1_000_000_000
 _HISTORY = 32
 """Strata from which the standard error is computed: enough for it to be stable, few enough to follow the load."""
 
 
-def is_windowed(api: apis.Api) -> bool:
-    """Whether the agent probes this call only in windows: what returns at once, but for graph launches, which are rare."""
-    return api.blocking is Blocking.NEVER and api.kind is not Kind.GRAPH_LAUNCH
-
-
 _WINDOWED = np.zeros(1 << 16, bool)
-_WINDOWED[[api.id for api in apis.ALL if is_windowed(api)]] = True
+_WINDOWED[[api.id for api in apis.ALL if apis.is_windowed(api)]] = True
 
 
 @dataclass(slots=True)
@@ -43,41 +35,51 @@ class Stratum:
 
 
 class Strata:
-    """The current stratum, and how far the totals of the last ones differed."""
+    """Strata that are not complete yet, and how far the totals of the last ones differed.
+
+    Two at most in practice: calls of the last window may still come when the next one has opened.
+    """
 
     def __init__(self) -> None:
-        self.current: Stratum | None = None
+        self._open: list[Stratum] = []
         self._seen: deque[float] = deque(maxlen=_HISTORY)
         self._probabilities: deque[float] = deque(maxlen=_HISTORY)
 
-    def open(self, window: SamplingWindow) -> Stratum | None:
-        """Begin a stratum; returns the one before, if it was not closed by a watermark."""
-        before, self.current = self.current, Stratum(window)
-        return before
+    @property
+    def is_empty(self) -> bool:
+        """Whether every stratum is complete."""
+        return not self._open
 
-    def windowed(self, rows: CallArray) -> NDArray[np.bool_]:
-        """Calls that are only seen in windows, unless everything is captured at present."""
-        if self.current is not None and self.current.window.probability_ppb == PPB:
-            return np.zeros(len(rows), bool)
-        mask: NDArray[np.bool_] = _WINDOWED[rows["api"]]
-        return mask
+    def open(self, window: SamplingWindow) -> None:
+        """Begin a stratum."""
+        self._open.append(Stratum(window))
 
-    def inside(self, rows: CallArray) -> NDArray[np.bool_]:
-        """Calls within the current window: what comes while probes are attached or detached does not count."""
-        if self.current is None:
-            return np.zeros(len(rows), bool)
-        window = self.current.window
+    def split(
+        self, rows: CallArray
+    ) -> tuple[CallArray, list[tuple[Stratum, CallArray]], CallArray]:
+        """(calls that count as they are, calls by stratum, windowed calls outside of every window).
+
+        In a stratum that is captured as a whole, windowed calls count as they are too.
+        """
+        exact = ~_WINDOWED[rows["api"]]
+        undecided = ~exact
         starts = rows["start_ns"]
-        mask: NDArray[np.bool_] = (starts >= window.open_ns) & (starts < window.close_ns)
-        return mask
+        sampled = []
+        for stratum in self._open:
+            window = stratum.window
+            inside = undecided & (starts >= window.open_ns) & (starts < window.close_ns)
+            undecided &= ~inside
+            if window.probability_ppb == PPB:
+                exact |= inside
+            elif inside.any():
+                sampled.append((stratum, rows[inside]))
+        return rows[exact], sampled, rows[undecided]
 
-    def close_before(self, time_ns: int) -> Stratum | None:
-        """The current stratum if it ended by `time_ns`."""
-        current = self.current
-        if current is None or time_ns < current.window.stratum_end_ns:
-            return None
-        self.current = None
-        return current
+    def complete_until(self, time_ns: int) -> list[Stratum]:
+        """Remove and return the strata that ended by `time_ns`, except those that needed no scaling."""
+        complete = [s for s in self._open if s.window.stratum_end_ns <= time_ns]
+        self._open = [s for s in self._open if s.window.stratum_end_ns > time_ns]
+        return [s for s in complete if s.window.probability_ppb != PPB]
 
     def note_total(self, stratum: Stratum, submissions: int) -> Estimate:
         """Remember what a stratum's window saw; the estimate over the strata remembered."""

@@ -59,24 +59,33 @@ class NativeResolver:
         """Whether `address` lies in an executable mapping."""
         return self._maps.find(address) is not None
 
-    def resolve(self, return_addresses: Sequence[int]) -> NativeStack:
-        """Frames up to the first address that no call instruction precedes."""
+    def resolve(
+        self, addresses: Sequence[int], *, leaf_is_instruction: bool = False
+    ) -> NativeStack:
+        """Frames up to the first return address that no call instruction precedes.
+
+        All addresses are return addresses, but the first one with `leaf_is_instruction`.
+        """
         frames: list[NativeFrame] = []
-        for address in return_addresses:
-            frame = self._cache.get(address) or self._resolve(address)
+        for position, address in enumerate(addresses):
+            if leaf_is_instruction and position == 0:
+                # As if a call ended there; a key of its own, since nobody has looked for that call.
+                frame = self._cache.get(~address) or self._resolve(address + 1, is_leaf=True)
+            else:
+                frame = self._cache.get(address) or self._resolve(address)
             if frame is None:
                 return NativeStack(tuple(frames), cut=True)
             frames.append(frame)
         return NativeStack(tuple(frames), cut=False)
 
-    def _resolve(self, return_address: int) -> NativeFrame | None:
+    def _resolve(self, return_address: int, *, is_leaf: bool = False) -> NativeFrame | None:
         # The call is what runs: the return address may already belong to the next line or function.
         address = return_address - 1
         mapping = self._maps.find(address)
         if mapping is None or mapping.is_uprobes:
             return None
         elf = self._elf(mapping)
-        if not self._follows_call(return_address, mapping, elf):
+        if not is_leaf and not self._follows_call(return_address, mapping, elf):
             return None
         if elf is None:
             # Not kept: compilers replace their code.
@@ -84,7 +93,7 @@ class NativeResolver:
         frame = NativeFrame(self._in_file(address, mapping, elf), mapping.file_identity)
         if len(self._cache) >= MAX_CACHED_ADDRESSES:
             self._cache.clear()
-        self._cache[return_address] = frame
+        self._cache[~address if is_leaf else return_address] = frame
         return frame
 
     def _elf(self, mapping: Mapping) -> ElfFile | None:

@@ -73,14 +73,16 @@ class ProcessView:
         """See `CodeReader.frame`."""
         return UNREADABLE if self._code is None else self._code.frame(code, instruction)
 
-    def native_stack(self, return_addresses: tuple[int, ...]) -> NativeStack:
+    def native_stack(
+        self, addresses: tuple[int, ...], *, leaf_is_instruction: bool = False
+    ) -> NativeStack:
         """See `NativeResolver.resolve`; new mappings are looked for when an address is in none,
         once a second.
         """
         if time.monotonic() - self._maps_read_s >= REREAD_INTERVAL_S:
-            self._stale |= not all(map(self._native.knows, return_addresses))
+            self._stale |= not all(map(self._native.knows, addresses))
             self.update()
-        return self._native.resolve(return_addresses)
+        return self._native.resolve(addresses, leaf_is_instruction=leaf_is_instruction)
 
     def close(self) -> None:
         """Gives the descriptors back."""

@@ -13,8 +13,8 @@ class RawStack:
 
     `python` holds (address of the PyCodeObject, instruction): from CPython 3.11 on the instruction
     is an address, in 3.10 it is the index of a code unit. `native` holds return addresses, the
-    first one into the caller of the probed function. The states are `ogf_python_state` and
-    `ogf_native_state`.
+    first one into the caller of the probed function; with `leaf_is_instruction` the first one is
+    where the thread itself was. The states are `ogf_python_state` and `ogf_native_state`.
     """
 
     key: StackKey
@@ -23,3 +23,4 @@ class RawStack:
     native: tuple[int, ...]
     python_state: int
     native_state: int
+    leaf_is_instruction: bool = False

@@ -34,7 +34,7 @@ class Symbolizer:
         view = self._view(raw.process)
         view.update()
         python = [frame for each in raw.python if (frame := view.python_frame(*each)) is not None]
-        native = view.native_stack(raw.native)
+        native = view.native_stack(raw.native, leaf_is_instruction=raw.leaf_is_instruction)
         frames = join(
             Parts(
                 python=python,

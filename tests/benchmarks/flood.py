@@ -66,18 +66,27 @@ class Flood(BpfObject):
         templates = BpfMap(library, self.map_fd("templates"), value_size=wire.CALL.itemsize)
         for index, row in enumerate(workload.call_templates()):
             templates.set(index.to_bytes(4, "little"), row.tobytes())
-        self._program = self.program_fd("flood")
+        self._programs = {name: self.program_fd(name) for name in ("announce", "flood")}
+
+    def announce(self) -> None:
+        """Write every stack that calls will refer to, without frames."""
+        self._run("announce", 0)
 
     def write(self, count: int) -> None:
         """Write `count` calls."""
+        self._run("flood", count)
+
+    def _run(self, program: str, argument: int) -> None:
         # Room for the arguments of any tracepoint; the program reads the first.
-        context = (ctypes.c_uint64 * 12)(count)
+        context = (ctypes.c_uint64 * 12)(argument)
         options = _TestRunOptions(size=ctypes.sizeof(_TestRunOptions))
         options.context_in = ctypes.addressof(context)
         options.context_size_in = ctypes.sizeof(context)
-        result = self._library.bpf_prog_test_run_opts(self._program, ctypes.byref(options))
+        result = self._library.bpf_prog_test_run_opts(
+            self._programs[program], ctypes.byref(options)
+        )
         if result:
-            raise LibbpfError(result, "run the producer")
+            raise LibbpfError(result, f"run {program}")
 
 
 def build() -> None:
@@ -120,6 +129,7 @@ def main() -> None:
     except LibbpfError as error:
         remedy = " (run as root)" if error.errno in (errno.EPERM, errno.EACCES) else ""
         sys.exit(f"{error}{remedy}")
+    flood.announce()
     print(json.dumps({"ready": True}), flush=True)
     sys.stdin.readline()
     print(json.dumps(run_at(flood, rate_per_s, seconds)), flush=True)

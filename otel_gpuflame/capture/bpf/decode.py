@@ -50,6 +50,7 @@ def decode_stack(record: bytes) -> RawStack | None:
         native=tuple(words[split:]),
         python_state=int(head["python_state"]),
         native_state=int(head["native_state"]),
+        leaf_is_instruction=bool(head["leaf_is_instruction"]),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,7 @@ import numpy as np
 from otel_gpuflame.capture.bpf.drain import Drain, Ring
 from otel_gpuflame.capture.bpf.libbpf import BpfMap, BpfObject, LibbpfError, load_library
 from otel_gpuflame.capture.bpf.probes import Program
+from otel_gpuflame.capture.bpf.programs import CPU_SAMPLER, OPTIONAL, Feature, OptionalProgram
 from otel_gpuflame.capture.bpf.tracefs import tracepoint_id
 from otel_gpuflame.capture.bpf.uprobes import (
     ATTACH_TYPE_UPROBE_MULTI,
@@ -21,6 +23,7 @@ from otel_gpuflame.capture.bpf.uprobes import (
 )
 from otel_gpuflame.errors import SourceUnavailable
 from otel_gpuflame.events import wire
+from otel_gpuflame.events.apis import CPU_SAMPLES_HZ
 from otel_gpuflame.events.frames import StackKey
 from otel_gpuflame.events.records import LossCount
 
@@ -28,17 +31,7 @@ OBJECT: Final = Path(__file__).parents[2] / "_artifacts" / "capture.bpf.o"
 MIB: Final = 1 << 20
 _OUTCOMES: Final = 8
 _KINDS: Final = 16
-
-# What is lost when the kernel refuses a program.
-_OPTIONAL: Final = {
-    "on_fork": "children of recorded processes are not followed",
-    "on_exec": "recorded processes that execute another program lose their Python frames and span",
-    "on_exit": "calls cut short by the end of a thread are counted as pending",
-    "on_mmap_enter": "libraries loaded later are found by scanning once a second",
-    "on_mmap_exit": "libraries loaded later are found by scanning once a second",
-}
-
-_SYSCALL_TRACEPOINTS: Final = {"on_mmap_enter": "sys_enter_mmap", "on_mmap_exit": "sys_exit_mmap"}
+_ONLINE_CPUS: Final = Path("/sys/devices/system/cpu/online")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +57,24 @@ class LoadReport:
 class CaptureKernel:
     """Owns the BPF object, its maps and links. Raises SourceUnavailable when capture is impossible here."""
 
-    def __init__(self, rings: RingSizes | None = None) -> None:
+    def __init__(
+        self, rings: RingSizes | None = None, features: Collection[Feature] = (Feature.CALLS,)
+    ) -> None:
+        self._features = features
         self._library = load_library()
         self._image = _read_object()
         self.rings = rings or RingSizes()
         self.object, self.report = self._load()
         try:
-            self._attach_tracepoints()
+            self._attach_optional()
         except LibbpfError:
             self.object.close()
             raise
         self.uprobes = UprobeLinks(self.object, multi=self.report.uprobe_multi)
         self.targets = self._map("targets", wire.TARGET.itemsize)
+        self.costs = self._map("costs", wire.COST.itemsize)
+        self._settings = self._map("settings", wire.SETTINGS.itemsize)
+        self.gpu_majors = self._map("gpu_majors", 4)
         self._seen_stacks = self._map("seen_stacks", 1)
         self._cpus = int(self._library.libbpf_num_possible_cpus())
         self._counters = self._map("counters", 8 * self._cpus)
@@ -91,6 +90,21 @@ class CaptureKernel:
                 Ring(self.object.map_fd("processes"), sizes.processes, 0, 32 * MIB),
             ]
         )
+
+    def watch_host(self) -> None:
+        """From now on whoever hits a probe becomes a target; we ourselves never do."""
+        settings = np.zeros(1, wire.SETTINGS)
+        settings["host_wide"] = 1
+        settings["own_tgid"] = os.getpid()
+        self._settings.set(bytes(4), settings.tobytes())
+
+    def cost_of(self, pid: int) -> tuple[int, int] | None:
+        """(hits, nanoseconds in our programs) of a target since it was found; None if it is none."""
+        raw = self.costs.get(pid.to_bytes(4, "little"))
+        if raw is None:
+            return None
+        cost = np.frombuffer(raw, wire.COST)[0]
+        return int(cost["hits"]), int(cost["program_ns"])
 
     def forget_stack(self, key: StackKey) -> None:
         """Make BPF send a stack again, because it got lost on the way."""
@@ -109,7 +123,7 @@ class CaptureKernel:
 
     def close(self) -> None:
         """Detach everything and free the object."""
-        self.uprobes.detach()
+        self.uprobes.detach_all()
         self.object.close()
 
     def _load(self) -> tuple[BpfObject, LoadReport]:
@@ -124,60 +138,100 @@ class CaptureKernel:
         return self._try_load(report), report
 
     def _try_load(self, report: LoadReport) -> BpfObject:
-        """Load all programs; leave out optional ones one by one when the kernel refuses the whole."""
-        for left_out in ((), *((name,) for name in _OPTIONAL), tuple(_OPTIONAL)):
-            bpf_object = self._configured(left_out, multi=report.uprobe_multi)
-            try:
-                bpf_object.load()
-            except LibbpfError as error:
-                bpf_object.close()
-                # The verifier says EACCES too; EPERM also befalls root, where a container took its capabilities.
-                if error.errno == errno.EPERM or (error.errno == errno.EACCES and os.geteuid()):
-                    raise SourceUnavailable(
-                        "loading BPF programs is not permitted: run as root, or give the process "
-                        "CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE; root in a container needs them too"
-                    ) from error
-                last = error
-            else:
-                report.missing.update((name, _OPTIONAL[name]) for name in left_out)
-                return bpf_object
-        raise SourceUnavailable(
-            f"the kernel ({os.uname().release}) refuses the BPF programs: {last}. "
-            "Kernel 5.15 or newer with BTF (/sys/kernel/btf/vmlinux) and BPF enabled is needed; "
-            "`otel-gpuflame doctor` names what is missing."
-        )
+        """Load the wanted programs; where the kernel refuses the whole, without those that it refuses."""
+        optional = self._optional()
+        try:
+            return self._loaded(optional, multi=report.uprobe_multi)
+        except LibbpfError as error:
+            # The verifier says EACCES too; EPERM also befalls root, where a container took its capabilities.
+            if error.errno == errno.EPERM or (error.errno == errno.EACCES and os.geteuid()):
+                raise SourceUnavailable(
+                    "loading BPF programs is not permitted: run as root, or give the process "
+                    "CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE; root in a container needs them too"
+                ) from error
+        accepted = [each for each in optional if self._is_accepted(each, report)]
+        report.missing.update((p.name, p.consequence) for p in optional if p not in accepted)
+        try:
+            return self._loaded(accepted, multi=report.uprobe_multi)
+        except LibbpfError as error:
+            raise SourceUnavailable(
+                f"the kernel ({os.uname().release}) refuses the BPF programs: {error}. "
+                "Kernel 5.15 or newer with BTF (/sys/kernel/btf/vmlinux) and BPF enabled is needed; "
+                "`otel-gpuflame doctor` names what is missing."
+            ) from error
 
-    def _configured(self, left_out: tuple[str, ...], *, multi: bool) -> BpfObject:
+    def _optional(self) -> list[OptionalProgram]:
+        return [program for program in OPTIONAL if program.feature in self._features]
+
+    def _is_accepted(self, program: OptionalProgram, report: LoadReport) -> bool:
+        """Whether the kernel loads this optional program, none of the others being there."""
+        try:
+            self._loaded([program], multi=report.uprobe_multi).close()
+        except LibbpfError:
+            return False
+        return True
+
+    def _loaded(self, optional: Collection[OptionalProgram], *, multi: bool) -> BpfObject:
+        """The object with these optional programs, in the kernel. Raises LibbpfError."""
+        bpf_object = self._configured(optional, multi=multi)
+        try:
+            bpf_object.load()
+        except LibbpfError:
+            bpf_object.close()
+            raise
+        return bpf_object
+
+    def _configured(self, optional: Collection[OptionalProgram], *, multi: bool) -> BpfObject:
         bpf_object = BpfObject(self._library, self._image)
-        for name in left_out:
-            bpf_object.set_autoload(name, load=False)
+        for program in OPTIONAL:
+            bpf_object.set_autoload(program.name, load=program in optional)
         if multi:
-            for program in Program:
-                bpf_object.set_attach_type(program.value, ATTACH_TYPE_UPROBE_MULTI)
+            for probe in Program:
+                bpf_object.set_attach_type(probe.value, ATTACH_TYPE_UPROBE_MULTI)
         for name in ("calls", "stacks", "names", "processes"):
             bpf_object.set_map_size(name, getattr(self.rings, name))
         return bpf_object
 
-    def _attach_tracepoints(self) -> None:
-        for name, consequence in _OPTIONAL.items():
-            if name in self.report.missing:
+    def _attach_optional(self) -> None:
+        for program in self._optional():
+            if program.name in self.report.missing:
                 continue
             try:
-                self._attach_tracepoint(name)
+                self._attach(program)
             except LibbpfError:
-                self.report.missing[name] = consequence
+                self.report.missing[program.name] = program.consequence
 
-    def _attach_tracepoint(self, name: str) -> None:
-        if name not in _SYSCALL_TRACEPOINTS:
-            self.object.attach(name)
-            return
-        number = tracepoint_id("syscalls", _SYSCALL_TRACEPOINTS[name])
-        if number is None:
-            raise LibbpfError(errno.ENOENT, f"find tracepoint {_SYSCALL_TRACEPOINTS[name]}")
-        self.object.attach_tracepoint(name, number)
+    def _attach(self, program: OptionalProgram) -> None:
+        if program.name == CPU_SAMPLER:
+            for cpu in online_cpus():
+                self.object.attach_sampler(program.name, cpu, CPU_SAMPLES_HZ)
+        elif not program.tracepoints:
+            self.object.attach(program.name)
+        else:
+            self._attach_tracepoints(program)
+
+    def _attach_tracepoints(self, program: OptionalProgram) -> None:
+        found = 0
+        for tracepoint in program.tracepoints:
+            number = tracepoint_id("syscalls", tracepoint.name)
+            # Not every architecture has every call: arm64 has ppoll, and no poll.
+            if number is not None:
+                self.object.attach_tracepoint(program.name, number, cookie=tracepoint.cookie)
+                found += 1
+        if not found:
+            raise LibbpfError(errno.ENOENT, f"find tracepoints of {program.name}")
 
     def _map(self, name: str, value_size: int) -> BpfMap:
         return BpfMap(self._library, self.object.map_fd(name), value_size=value_size)
+
+
+def online_cpus() -> list[int]:
+    """Numbers of the CPUs that run at present."""
+    cpus: list[int] = []
+    for part in _ONLINE_CPUS.read_text().strip().split(","):
+        first, _, last = part.partition("-")
+        cpus += range(int(first), int(last or first) + 1)
+    return cpus
 
 
 def _read_object() -> bytes:

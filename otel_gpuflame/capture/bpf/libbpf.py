@@ -8,6 +8,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from ctypes import c_bool, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ _FUNCTIONS: Final[tuple[tuple[str, Any, tuple[Any, ...]], ...]] = (
     ("bpf_program__set_autoload", c_int, (c_void_p, c_bool)),
     ("bpf_program__set_expected_attach_type", c_int, (c_void_p, c_int)),
     ("bpf_program__attach", c_void_p, (c_void_p,)),
-    ("bpf_program__attach_perf_event", c_void_p, (c_void_p, c_int)),
+    ("bpf_program__attach_perf_event_opts", c_void_p, (c_void_p, c_int, c_void_p)),
     (
         "bpf_program__attach_uprobe_opts",
         c_void_p,
@@ -60,23 +61,33 @@ class LibbpfError(OSError):
 
 _BPF_EXIST: Final = 2
 _PERF_EVENT_OPEN: Final = {"x86_64": 298, "aarch64": 241}
+_PERF_TYPE_SOFTWARE: Final = 1
 _PERF_TYPE_TRACEPOINT: Final = 2
+_PERF_COUNT_SW_CPU_CLOCK: Final = 0
+_PERF_EXCLUDE_IDLE: Final = 1 << 7
+_PERF_FREQUENCY: Final = 1 << 10
 _PERF_ATTRIBUTES_BYTES: Final = 64
 _PERF_FLAG_CLOEXEC: Final = 8
 
 
-def _open_tracepoint(tracepoint_id: int) -> int:
-    """perf_event_open for a tracepoint. One CPU is enough: a BPF program then runs on all."""
-    # type, size, config (the id), sample_period, sample_type, read_format, flags, wakeup_events
+def _open_perf_event(type_: int, config: int, *, sample: int, flags: int, cpu: int) -> int:
+    """perf_event_open for every process on one CPU; `sample` is a period, or a frequency with _PERF_FREQUENCY."""
+    # type, size, config, sample_period or sample_freq, sample_type, read_format, flags, wakeup_events
     attributes = struct.pack(
-        "<IIQQQQQI12x", _PERF_TYPE_TRACEPOINT, _PERF_ATTRIBUTES_BYTES, tracepoint_id, 1, 0, 0, 0, 1
+        "<IIQQQQQI12x", type_, _PERF_ATTRIBUTES_BYTES, config, sample, 0, 0, flags, 1
     )
     libc = ctypes.CDLL(None, use_errno=True)
     number = _PERF_EVENT_OPEN[os.uname().machine]
-    fd = libc.syscall(number, attributes, -1, 0, -1, _PERF_FLAG_CLOEXEC)
+    fd = libc.syscall(number, attributes, -1, cpu, -1, _PERF_FLAG_CLOEXEC)
     if fd < 0:
-        raise LibbpfError(ctypes.get_errno(), f"open tracepoint {tracepoint_id}")
+        raise LibbpfError(ctypes.get_errno(), f"open perf event {type_}:{config} on CPU {cpu}")
     return int(fd)
+
+
+class PerfEventOptions(ctypes.Structure):
+    """struct bpf_perf_event_opts."""
+
+    _fields_ = (("size", c_size_t), ("cookie", c_uint64))
 
 
 class UprobeOptions(ctypes.Structure):
@@ -163,10 +174,28 @@ class BpfObject:
             raise LibbpfError(ctypes.get_errno(), f"attach {name}")
         self._links.append(link)
 
-    def attach_tracepoint(self, name: str, tracepoint_id: int) -> None:
+    def attach_tracepoint(self, name: str, tracepoint_id: int, *, cookie: int = 0) -> None:
         """Attach to a tracepoint by number: libbpf itself only looks in a mounted tracefs."""
-        fd = _open_tracepoint(tracepoint_id)
-        link = self._library.bpf_program__attach_perf_event(self.program(name), fd)
+        # One CPU is enough: a BPF program then runs on all.
+        fd = _open_perf_event(_PERF_TYPE_TRACEPOINT, tracepoint_id, sample=1, flags=0, cpu=0)
+        self._attach_perf_event(name, fd, cookie)
+
+    def attach_sampler(self, name: str, cpu: int, frequency_hz: int) -> None:
+        """Run a program `frequency_hz` times a second while `cpu` is not idle; by a timer, so in virtual machines too."""
+        fd = _open_perf_event(
+            _PERF_TYPE_SOFTWARE,
+            _PERF_COUNT_SW_CPU_CLOCK,
+            sample=frequency_hz,
+            flags=_PERF_FREQUENCY | _PERF_EXCLUDE_IDLE,
+            cpu=cpu,
+        )
+        self._attach_perf_event(name, fd, 0)
+
+    def _attach_perf_event(self, name: str, fd: int, cookie: int) -> None:
+        options = PerfEventOptions(ctypes.sizeof(PerfEventOptions), cookie)
+        link = self._library.bpf_program__attach_perf_event_opts(
+            self.program(name), fd, ctypes.byref(options)
+        )
         if not link:
             code = ctypes.get_errno()
             os.close(fd)
@@ -175,8 +204,8 @@ class BpfObject:
 
     def attach_uprobe(
         self, name: str, path: Path, offset: int, *, cookie: int, is_return: bool
-    ) -> None:
-        """One uprobe at a file offset, for every process (kernels without uprobe_multi)."""
+    ) -> Callable[[], None]:
+        """One uprobe at a file offset, for every process (kernels without uprobe_multi); returns what detaches it."""
         options = UprobeOptions(ctypes.sizeof(UprobeOptions), 0, cookie, is_return, None)
         link = self._library.bpf_program__attach_uprobe_opts(
             self.program(name), -1, os.fsencode(path), offset, ctypes.byref(options)
@@ -184,6 +213,7 @@ class BpfObject:
         if not link:
             raise LibbpfError(ctypes.get_errno(), f"attach {name} to {path}+{offset:#x}")
         self._links.append(link)
+        return partial(self._destroy, link)
 
     def map_fd(self, name: str) -> int:
         """File descriptor of a map."""
@@ -192,7 +222,7 @@ class BpfObject:
     def detach(self) -> None:
         """Destroy every link of this object."""
         while self._links:
-            self._library.bpf_link__destroy(self._links.pop())
+            self._destroy(self._links[-1])
 
     def close(self) -> None:
         """Detach and free; maps and programs go when nothing else holds them. Safe to call twice."""
@@ -200,6 +230,11 @@ class BpfObject:
             self.detach()
             self._library.bpf_object__close(self._object)
             self._object = None
+
+    def _destroy(self, link: int) -> None:
+        if link in self._links:
+            self._links.remove(link)
+            self._library.bpf_link__destroy(link)
 
     def _map(self, name: str) -> int:
         found = self._library.bpf_object__find_map_by_name(self._object, name.encode())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from otel_gpuflame.events.apis import BY_NAME, Api, Blocking, Runtime
+from otel_gpuflame.events.apis import BY_NAME, Api, Blocking, Runtime, is_windowed
 from otel_gpuflame.events.wire import CookieShift, NameShape, Shape
 
 
@@ -46,6 +46,8 @@ class ProbeSpec:
     runtime: Runtime
     cookie: int
     programs: tuple[Program, ...]
+    windowed: bool = False
+    """The agent attaches this probe only in windows."""
 
 
 # Layouts: cuda.h of CUDA 13 and cl.h of OpenCL 3.0; argument positions are the same since CUDA 4.
@@ -133,7 +135,7 @@ def _call_spec(name: str, arguments: Arguments) -> ProbeSpec:
     programs: tuple[Program, ...] = (Program.CALL,)
     if api.blocking is not Blocking.NEVER:
         programs = (Program.CALL_ENTER, Program.CALL_RETURN)
-    return ProbeSpec(name, api.runtime, _call_cookie(api, arguments), programs)
+    return ProbeSpec(name, api.runtime, _call_cookie(api, arguments), programs, is_windowed(api))
 
 
 def _name_spec(name: str) -> ProbeSpec:

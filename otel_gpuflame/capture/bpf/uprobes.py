@@ -6,8 +6,9 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,8 @@ class ProbePoint:
     program: Program
     offset: int
     cookie: int
+    windowed: bool = False
+    """Whether the agent attaches it only in windows."""
 
 
 def _link_create(program_fd: int, path: bytes, points: Sequence[ProbePoint], *, flags: int) -> int:
@@ -70,31 +73,49 @@ def multi_is_supported(program_fd: int) -> bool:
 
 
 class UprobeLinks:
-    """Attachments of one object. One link a program and file with uprobe_multi, one a probe otherwise.
+    """Attachments of one object, in two groups: what stays, and what a window opens and closes.
 
-    On kernels from 6.13 on a single uprobe takes about 0.1 s to detach, so 60 of them take seconds; a multi link
-    takes 0.03 s in all.
+    One link a program and file with uprobe_multi, one a probe otherwise. On kernels from 6.13 on a single uprobe takes
+    about 0.1 s to detach, so 60 of them take seconds; a multi link takes 0.03 s in all.
     """
 
     def __init__(self, bpf_object: BpfObject, *, multi: bool) -> None:
         self._object = bpf_object
         self._multi = multi
-        self._link_fds: list[int] = []
+        self._lasting: dict[Hashable, list[Callable[[], None]]] = {}
+        self._windowed: dict[Hashable, list[Callable[[], None]]] = {}
 
-    def attach(self, path: Path, points: Sequence[ProbePoint]) -> None:
-        """Attach all points of a file. Raises LibbpfError; what was attached before stays until `detach`."""
+    def attach(
+        self, owner: Hashable, path: Path, points: Sequence[ProbePoint], *, in_window: bool = False
+    ) -> None:
+        """Attach points of a file for `owner`. Raises LibbpfError; what was attached before stays until `detach`."""
+        detachers = (self._windowed if in_window else self._lasting).setdefault(owner, [])
         # Return probes first: a call that has its entry seen must also have its return seen.
         for program in sorted({point.program for point in points}, key=lambda p: not p.is_return):
-            self._attach_program(path, program, [p for p in points if p.program is program])
+            chosen = [p for p in points if p.program is program]
+            detachers += self._attach_program(path, program, chosen)
 
-    def detach(self) -> None:
-        """Remove multi links; single ones belong to the object."""
-        while self._link_fds:
-            os.close(self._link_fds.pop())
+    def close_window(self) -> None:
+        """Detach whatever was attached `in_window`."""
+        for owner in tuple(self._windowed):
+            _run(self._windowed.pop(owner))
 
-    def _attach_program(self, path: Path, program: Program, points: Sequence[ProbePoint]) -> None:
+    def detach(self, owner: Hashable) -> None:
+        """Detach everything of `owner`."""
+        _run(self._windowed.pop(owner, []))
+        _run(self._lasting.pop(owner, []))
+
+    def detach_all(self) -> None:
+        """Detach everything."""
+        self.close_window()
+        for owner in tuple(self._lasting):
+            self.detach(owner)
+
+    def _attach_program(
+        self, path: Path, program: Program, points: Sequence[ProbePoint]
+    ) -> list[Callable[[], None]]:
         if not self._multi:
-            for point in points:
+            return [
                 self._object.attach_uprobe(
                     program.value,
                     path,
@@ -102,7 +123,8 @@ class UprobeLinks:
                     cookie=point.cookie,
                     is_return=program.is_return,
                 )
-            return
+                for point in points
+            ]
         fd = _link_create(
             self._object.program_fd(program.value),
             os.fsencode(path),
@@ -111,4 +133,9 @@ class UprobeLinks:
         )
         if fd < 0:
             raise LibbpfError(-fd, f"attach {program.value} to {path}")
-        self._link_fds.append(fd)
+        return [partial(os.close, fd)]
+
+
+def _run(detachers: list[Callable[[], None]]) -> None:
+    while detachers:
+        detachers.pop()()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,7 @@ from otel_gpuflame.capture.describe.attributes import published
 from otel_gpuflame.symbolize.maps import MAX_MAPS_BYTES
 from otel_gpuflame.symbolize.memory import ProcessMemory
 
-# Signature, version, payload size in bytes, CLOCK_BOOTTIME of the publication in ns (0: being written), payload address.
+# Signature, version, payload's size in bytes, time of publication in ns (0: being written), payload's address.
 _HEADER: Final = struct.Struct("=8sIIQQ")
 _SIGNATURE: Final = b"OTEL_CTX"
 _VERSION: Final = 2
@@ -78,8 +79,7 @@ def _addresses(pid: int, proc: Path) -> list[int]:
             text = file.read(MAX_MAPS_BYTES)
     except OSError:
         return []
-    found = [int(match[1], 16) for match, _ in zip(_MAPPING.finditer(text), range(_MAX_MAPPINGS))]
-    return found
+    return [int(match[1], 16) for match in islice(_MAPPING.finditer(text), _MAX_MAPPINGS)]
 
 
 def _read_payload(memory: ProcessMemory, address: int) -> bytes | None:

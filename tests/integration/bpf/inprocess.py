@@ -76,7 +76,7 @@ class OwnCalls:
         offset = file_offset_of(DRAIN_LIBRARY, "ogf_drain_malformed")
         assert offset is not None
         cookie = wire.Kind.LAUNCH << wire.CookieShift.KIND
-        kernel.uprobes.attach(DRAIN_LIBRARY, [ProbePoint(Program.CALL, offset, cookie)])
+        kernel.uprobes.attach("own", DRAIN_LIBRARY, [ProbePoint(Program.CALL, offset, cookie)])
         kernel.targets.set(os.getpid().to_bytes(4, "little"), bytes(wire.TARGET.itemsize))
         return cls(kernel, kernel.open_drain())
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpuflame.capture import targets
+from otel_gpuflame.capture import attachments
 from otel_gpuflame.capture.bpf import kernel
 from otel_gpuflame.capture.libraries import GpuLibrary, file_offset_of, read_library
 from otel_gpuflame.profile.sample_types import GPU_LAUNCH, GPU_WAIT
@@ -37,7 +37,7 @@ def test_single_uprobes_see_what_uprobe_multi_sees(
 ) -> None:
     """Without uprobe_multi launches are exact, waits have their line, and kernels their names."""
     monkeypatch.setattr(kernel, "multi_is_supported", lambda _program_fd: False)
-    monkeypatch.setattr(targets, "read_library", read_few_points)
+    monkeypatch.setattr(attachments, "read_library", read_few_points)
     live = capture_held(app_command("app_wait", 5, 23, "--hold"), environment)
     capture = live.capture
     assert capture.count("launch", "seen") == len(capture.api("cuLaunchKernel")) == 23

@@ -25,10 +25,10 @@ ROOT = Path(__file__).resolve().parents[3]
 APP = PurePosixPath("/app")
 PACKAGES = PurePosixPath("/packages")
 FAKES = PurePosixPath("/fakes")
-# Of the standard library, what takes room and serves nobody in a guest.
+# What takes room and serves nobody in a guest.
 _LEFT_OUT = frozenset(
-    ("test", "idlelib", "tkinter", "ensurepip", "lib2to3", "turtledemo", "site-packages")
-    + ("dist-packages", "pydoc_data")
+    ("test", "tests", "idlelib", "tkinter", "ensurepip", "lib2to3", "turtledemo", "pydoc_data")
+    + ("site-packages", "dist-packages")
 )
 # Loaded by name at run time, so no file says that it needs them.
 _LIBRARIES_BY_NAME = ("libbpf.so.1", "libstdc++.so.6", "libgcc_s.so.1")
@@ -62,7 +62,7 @@ def write_tree(archive: InitramfsWriter, fakes: Path) -> None:
     for path, place in _distribution_files():
         archive.copy(path, PACKAGES / place)
         programs.append(path)
-    for name in ("otel_gpuflame", "tests/fakes", "tests/integration/bpf/apps"):
+    for name in ("otel_gpuflame", "tests/fakes"):
         programs += _copy_folder(archive, ROOT / name, APP / name)
     for name in ("libcuda.so.1", "libfake_app.so"):
         archive.copy(fakes / name, FAKES / name)
@@ -86,6 +86,8 @@ def _copy_folder(archive: InitramfsWriter, source: Path, place: PurePosixPath) -
     for folder, names, files in os.walk(source):
         names[:] = sorted(n for n in names if n not in _LEFT_OUT and not n.startswith((".", "config-")))
         for name in sorted(files):
+            if name.startswith("_tkinter"):
+                continue  # It alone needs all of X11.
             path = Path(folder) / name
             archive.copy(path, place / path.relative_to(source))
             copied.append(path)
@@ -97,7 +99,7 @@ def _distribution_files() -> Iterator[tuple[Path, PurePosixPath]]:
     for name in sorted(_closure()):
         for file in metadata.files(name) or ():
             path = Path(str(file.locate()))
-            if ".." not in file.parts and path.is_file():
+            if _LEFT_OUT.isdisjoint(file.parts) and ".." not in file.parts and path.is_file():
                 yield path, PurePosixPath(file)
 
 
@@ -126,7 +128,11 @@ def _loader_paths(names: Iterable[str]) -> Iterator[str]:
 
 def _needed_by(paths: Iterable[Path]) -> Iterator[Path]:
     """Shared libraries of the host that these files are linked to, directly or not."""
-    files = [str(path) for path in paths if path.name.partition(".so")[1] or os.access(path, os.X_OK)]
+    files = [str(path) for path in paths if ".so" in path.name or os.access(path, os.X_OK)]
     elf = [file for file in files if Path(file).read_bytes()[:4] == b"\x7fELF"]
     listed = subprocess.run(["ldd", *elf], capture_output=True, text=True, check=False)
-    yield from (Path(path) for path in re.findall(r"(/\S+) \(0x", listed.stdout))
+    for found in re.findall(r"(/\S+) \(0x", listed.stdout):
+        path = Path(os.path.normpath(found))
+        # Those that a distribution brings are found from where it lies.
+        if not {"site-packages", "dist-packages"} & set(path.parts):
+            yield path

@@ -35,37 +35,48 @@ class InitramfsWriter:
 
     def console(self) -> None:
         """/dev/console, which the kernel opens for the first process."""
-        self._leaf(PurePosixPath("/dev/console"), stat.S_IFCHR | 0o600, b"", _CONSOLE_DEVICE)
+        self._leaf(PurePosixPath("/dev/console"), stat.S_IFCHR | 0o600, device=_CONSOLE_DEVICE)
 
     def copy(self, source: Path, path: PurePosixPath | None = None) -> None:
         """A file of this host with its permission to execute, at its own path or another one."""
-        executable = bool(source.stat().st_mode & stat.S_IXUSR)
-        self.file(path or PurePosixPath(source), source.read_bytes(), executable=executable)
+        status = source.stat()
+        mode = stat.S_IFREG | (0o755 if status.st_mode & stat.S_IXUSR else 0o644)
+        # Python takes compiled code for that of a source by the source's time.
+        time_s = int(status.st_mtime)
+        self._leaf(path or PurePosixPath(source), mode, source.read_bytes(), time_s=time_s)
 
     def finish(self) -> None:
         """Write the trailer."""
         self._entry(PurePosixPath("TRAILER!!!"), 0)
 
     def _leaf(
-        self, path: PurePosixPath, mode: int, content: bytes, device: tuple[int, int] = (0, 0)
+        self,
+        path: PurePosixPath,
+        mode: int,
+        content: bytes = b"",
+        *,
+        device: tuple[int, int] = (0, 0),
+        time_s: int = 0,
     ) -> None:
         if path in self._written:
             return
         self.directory(path.parent)
-        self._entry(path, mode, content, device)
+        self._entry(path, mode, content, device=device, time_s=time_s)
 
     def _entry(
         self,
         path: PurePosixPath,
         mode: int,
         content: bytes = b"",
+        *,
         device: tuple[int, int] = (0, 0),
+        time_s: int = 0,
     ) -> None:
         self._written.add(path)
         self._inode += 1
         name = str(path).lstrip("/").encode() + b"\0"
         # inode, mode, uid, gid, links, mtime, size, device of the file system, device, name, checksum
-        fields = (self._inode, mode, 0, 0, 1, 0, len(content), 0, 0, *device, len(name), 0)
+        fields = (self._inode, mode, 0, 0, 1, time_s, len(content), 0, 0, *device, len(name), 0)
         header = b"070701" + b"".join(b"%08x" % field for field in fields)
         for part in (header + name, content):
             self._file.write(part + bytes(-len(part) % 4))

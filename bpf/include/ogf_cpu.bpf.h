@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* What captured threads do on the CPU, and why they are off it. */
+#ifndef OGF_CPU_BPF_H
+#define OGF_CPU_BPF_H
+
+#include "ogf_calls.bpf.h"
+
+enum {
+	/* linux/sched.h */
+	OGF_PF_EXITING = 0x4,
+	OGF_TASK_UNINTERRUPTIBLE = 0x2,
+	OGF_TASK_STOPPED_OR_TRACED = 0xc,
+};
+
+/* Shorter ones are left out: they are many, and a GPU that idles for less is not worth an explanation. */
+const volatile __u64 off_cpu_min_ns = 1000000;
+
+/* Threads that are off the CPU, as events that lack their end. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, __u32);
+	__type(value, struct ogf_call_event);
+	__uint(max_entries, 16384);
+} off_cpu SEC(".maps");
+
+SEC("perf_event")
+int on_cpu_sample(void *context)
+{
+	struct ogf_target *target = ogf_current_target();
+	struct ogf_call_event event = {};
+	struct ogf_place place;
+
+	if (!target)
+		return 0;
+	ogf_count(OGF_KIND_CPU_SAMPLE, OGF_OUTCOME_SEEN);
+	ogf_fill_thread(target, OGF_KIND_CPU_SAMPLE, &event);
+	place = ogf_place_in_user();
+	ogf_take_stack(&place, target, &event);
+	ogf_send_call(&event);
+	ogf_account(event.start_ns);
+	return 0;
+}
+
+static __always_inline enum ogf_off_cpu_state ogf_off_cpu_state(bool preempted, __u32 state)
+{
+	if (preempted || !state)
+		return OGF_OFF_CPU_PREEMPTED;
+	if (state & OGF_TASK_UNINTERRUPTIBLE)
+		return OGF_OFF_CPU_UNINTERRUPTIBLE;
+	if (state & OGF_TASK_STOPPED_OR_TRACED)
+		return OGF_OFF_CPU_STOPPED;
+	return OGF_OFF_CPU_INTERRUPTIBLE;
+}
+
+/* The stack is taken now: when the thread is switched in again, its memory is not mapped yet. */
+static __always_inline void ogf_switch_out(bool preempted, struct task_struct *task)
+{
+	struct ogf_target *target = ogf_current_target();
+	struct ogf_call_event event = {};
+	struct ogf_place place;
+	__u32 tid = task->pid;
+	__u64 started_ns;
+
+	/* A thread that is ending has no user mode to come back to, and may never be switched in. */
+	if (!target || task->flags & OGF_PF_EXITING)
+		return;
+	ogf_fill_thread(target, OGF_KIND_OFF_CPU, &event);
+	event.bytes = ogf_off_cpu_state(preempted, task->__state);
+	event.flags |= OGF_CALL_RETURNED;
+	place = ogf_place_in_user();
+	ogf_take_stack(&place, target, &event);
+	started_ns = event.start_ns;
+	event.start_ns = bpf_ktime_get_ns();
+	if (bpf_map_update_elem(&off_cpu, &tid, &event, BPF_ANY)) {
+		/* It may have become a short one: counted all the same, so that nothing is missing unseen. */
+		ogf_count(OGF_KIND_OFF_CPU, OGF_OUTCOME_SEEN);
+		ogf_count(OGF_KIND_OFF_CPU, OGF_OUTCOME_TABLE_FULL);
+	}
+	ogf_account(started_ns);
+}
+
+static __always_inline void ogf_switch_in(__u32 tid)
+{
+	struct ogf_call_event *event;
+	__u64 now_ns;
+
+	/* Each CPU's idle thread has number 0. */
+	if (!tid)
+		return;
+	event = bpf_map_lookup_elem(&off_cpu, &tid);
+	if (!event)
+		return;
+	now_ns = bpf_ktime_get_ns();
+	if (now_ns - event->start_ns >= off_cpu_min_ns) {
+		event->end_ns = now_ns;
+		ogf_count(OGF_KIND_OFF_CPU, OGF_OUTCOME_SEEN);
+		ogf_send_call(event);
+	}
+	bpf_map_delete_elem(&off_cpu, &tid);
+}
+
+/* Runs in the thread that is switched out, with interrupts off: no program can come between the two halves. */
+SEC("tp_btf/sched_switch")
+int on_switch(__u64 *arguments)
+{
+	struct task_struct *previous = (struct task_struct *)arguments[1];
+	struct task_struct *next = (struct task_struct *)arguments[2];
+
+	ogf_switch_in(next->pid);
+	ogf_switch_out((bool)arguments[0], previous);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,132 @@
+"""Probes on GPU libraries: one attachment an inode, for every process on the host that maps it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otel_gpuflame.capture.bpf.libbpf import LibbpfError
+from otel_gpuflame.capture.bpf.uprobes import UprobeLinks
+from otel_gpuflame.capture.libraries import FileKey, GpuLibrary, read_library
+
+logger = logging.getLogger(__name__)
+
+_UNUSED_FOR_NS: Final = 60_000_000_000
+"""A library that no target maps any more is let go after this: its container may be gone."""
+
+
+@dataclass(slots=True)
+class _Attached:
+    library: GpuLibrary
+    fd: int
+    last_used_ns: int
+
+    @property
+    def path(self) -> Path:
+        """Leads to the inode whatever becomes of the process and the mount through which it was found."""
+        return Path(f"/proc/self/fd/{self.fd}")
+
+
+class Attachments:
+    """Libraries with probes. `in_windows`: calls that return at once are probed only while a window is open."""
+
+    def __init__(self, links: UprobeLinks, *, in_windows: bool) -> None:
+        self._links = links
+        self._in_windows = in_windows
+        self._window_is_open = False
+        self._attached: dict[FileKey, _Attached] = {}
+        self._unusable: set[FileKey] = set()
+        self.errors: list[str] = []
+
+    @property
+    def libraries(self) -> tuple[GpuLibrary, ...]:
+        """Libraries with probes attached."""
+        return tuple(each.library for each in self._attached.values())
+
+    def attach(self, path: Path, now_ns: int) -> FileKey | None:
+        """Attach probes to a library file, once. None if it is none of ours or the kernel refuses."""
+        try:
+            status = path.stat()
+        except OSError:
+            return None
+        key = FileKey(status.st_dev, status.st_ino)
+        known = self._attached.get(key)
+        if known is not None:
+            known.last_used_ns = now_ns
+            return key
+        if key in self._unusable:
+            return None
+        library = read_library(path)
+        if library is None or not self._attach_new(library, now_ns):
+            self._unusable.add(key)
+            return None
+        return key
+
+    def used(self, keys: Iterable[FileKey], now_ns: int) -> None:
+        """Targets map these libraries now."""
+        for key in keys:
+            if key in self._attached:
+                self._attached[key].last_used_ns = now_ns
+
+    def let_go_of_unused(self, now_ns: int) -> None:
+        """Detach from libraries that no target has mapped for a while."""
+        for key, each in tuple(self._attached.items()):
+            if now_ns - each.last_used_ns > _UNUSED_FOR_NS:
+                self._links.detach(key)
+                os.close(each.fd)
+                del self._attached[key]
+                logger.info("let go of %s: no process maps it", each.library.path)
+
+    def open_window(self) -> None:
+        """Attach the windowed probes of every library."""
+        self._window_is_open = True
+        for key, each in self._attached.items():
+            self._attach_windowed(key, each)
+
+    def close_window(self) -> None:
+        """Detach them."""
+        self._window_is_open = False
+        self._links.close_window()
+
+    def close(self) -> None:
+        """Detach everything and close the files."""
+        self._links.detach_all()
+        for each in self._attached.values():
+            os.close(each.fd)
+        self._attached.clear()
+
+    def _attach_new(self, library: GpuLibrary, now_ns: int) -> bool:
+        try:
+            fd = os.open(library.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            self.errors.append(f"cannot open {library.path}: {error.strerror}")
+            return False
+        attached = _Attached(library, fd, now_ns)
+        points = [p for p in library.points if not (self._in_windows and p.windowed)]
+        try:
+            self._links.attach(library.key, attached.path, points)
+        except LibbpfError as error:
+            self._links.detach(library.key)
+            os.close(fd)
+            self.errors.append(f"cannot probe {library.path}: {error}")
+            logger.warning("cannot probe %s: %s", library.path, error)
+            return False
+        self._attached[library.key] = attached
+        logger.info("%d probes on %s", len(points), library.path)
+        if self._window_is_open:
+            self._attach_windowed(library.key, attached)
+        return True
+
+    def _attach_windowed(self, key: FileKey, attached: _Attached) -> None:
+        if not self._in_windows:
+            return
+        points = [p for p in attached.library.points if p.windowed]
+        try:
+            self._links.attach(key, attached.path, points, in_window=True)
+        except LibbpfError as error:
+            self.errors.append(f"cannot open a window on {attached.library.path}: {error}")
+            logger.warning("cannot open a window on %s: %s", attached.library.path, error)

@@ -1,0 +1,236 @@
+"""Opens and closes windows on the always-on capture, and chooses the duty from what probes are measured to cost."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final, Protocol
+
+from otel_gpuflame.correlate.budget import (
+    TargetCost,
+    choose_duty,
+    hit_cost,
+    stratum_length_ns,
+)
+from otel_gpuflame.correlate.sampling import PlannedWindow, plan_window
+from otel_gpuflame.events.records import SamplingWindow
+
+logger = logging.getLogger(__name__)
+
+_PPB: Final = 1_000_000_000
+_FIRST_STRATUM_NS: Final = 2_000_000_000
+"""Nothing is known of the costs yet: a short stratum with a small window, to measure."""
+_FIRST_DUTY: Final = 0.05
+_KILL_FACTOR: Final = 2.0
+_KILL_AFTER_STRATA: Final = 3
+
+
+class Probes(Protocol):
+    """What is attached and detached, and what it costs. Times are CLOCK_MONOTONIC nanoseconds."""
+
+    def open_window(self) -> None:
+        """Attach windowed probes."""
+
+    def close_window(self) -> None:
+        """Detach windowed probes."""
+
+    def costs(self) -> dict[int, tuple[int, int]]:
+        """(hits, nanoseconds in programs) of each target by pid, running totals."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetOptions:
+    """`budget` is the share of a target's throughput that capture may cost; `duty` overrides what follows from it."""
+
+    budget: float = 0.01
+    duty: float | None = None
+    trap_ns: float = 1_000.0
+    """What a probe costs without its program; measured at start."""
+
+
+@dataclass(slots=True)
+class BudgetState:
+    """What was decided last, for metrics. Costs are shares of a thread's time."""
+
+    duty: float = 0.0
+    stratum_ns: int = _FIRST_STRATUM_NS
+    switch_ns: float = 0.0
+    costs: dict[int, TargetCost] = field(default_factory=dict)
+    killed: bool = False
+
+    def overhead(self, pid: int) -> float:
+        """Estimated share of a target's throughput that capture costs at the present duty."""
+        cost = self.costs.get(pid)
+        return 0.0 if cost is None else cost.always + self.duty * cost.windowed
+
+
+class WindowControl:
+    """A state machine driven by `step`: it reads no clock of its own but the one given."""
+
+    def __init__(self, probes: Probes, options: BudgetOptions, random: Random) -> None:
+        self._probes = probes
+        self._options = options
+        self._random = random
+        self.state = BudgetState()
+        self._plan: PlannedWindow | None = None
+        self._is_open = False
+        self._announced = False
+        self._at_open: tuple[int, dict[int, tuple[int, int]]] = (0, {})
+        self._at_close: tuple[int, dict[int, tuple[int, int]]] | None = None
+        self._strata_above_limit = 0
+
+    @property
+    def next_edge_ns(self) -> int | None:
+        """When `step` has something to do next; None while nothing is planned."""
+        if self._plan is None:
+            return None
+        if not self._announced:
+            return self._plan.open_ns
+        return self._plan.close_ns if self._is_open else self._plan.stratum_end_ns
+
+    def step(self, now_ns: int, clock: Clock) -> list[SamplingWindow]:
+        """Do what is due. Returns the window that opened, if one did: before any call that it covers."""
+        if self.state.killed:
+            return []
+        plan = self._plan
+        if plan is not None and self._is_open and now_ns >= plan.close_ns and plan.probability < 1:
+            self._close(clock)
+        if plan is None or now_ns >= plan.stratum_end_ns:
+            plan = self._next_plan(now_ns)
+            if plan is None:
+                return []
+        if self._announced or now_ns < plan.open_ns:
+            return []
+        self._announced = True
+        return [self._open(plan, clock)]
+
+    def stop(self, clock: Clock) -> None:
+        """Detach; the current stratum counts as far as it got."""
+        if self._is_open:
+            self._close(clock)
+        self._plan = None
+
+    def _next_plan(self, now_ns: int) -> PlannedWindow | None:
+        self._measure(now_ns)
+        first = self.state.switch_ns == 0
+        duty = _FIRST_DUTY if first else self._choose_duty()
+        if self._options.duty is not None:
+            duty = self._options.duty
+        self.state.duty = duty
+        self._announced = False
+        if self._watch_limit():
+            return None
+        length_ns = _FIRST_STRATUM_NS if first else self.state.stratum_ns
+        if duty <= 0:
+            # Always-on probes alone use up the budget: ask again later.
+            self._plan = PlannedWindow(now_ns, now_ns + length_ns, now_ns, now_ns, 0.0)
+            self._announced = True
+            return None
+        if duty < 1 and self._is_open:
+            self._probes.close_window()
+            self._is_open = False
+        self._plan = plan_window(now_ns, length_ns, duty, self._random)
+        return self._plan
+
+    def _open(self, plan: PlannedWindow, clock: Clock) -> SamplingWindow:
+        if plan.length_ns == 0:
+            return _announce(plan, plan.open_ns, plan.probability)
+        opened_ns = plan.open_ns
+        if not self._is_open:
+            started_ns = clock()
+            self._at_open = (started_ns, self._probes.costs())
+            self._probes.open_window()
+            opened_ns = max(plan.open_ns, clock())
+            self._note_switch(clock() - started_ns)
+            self._is_open = True
+        length_ns = max(plan.close_ns - opened_ns, 0)
+        # Attaching took a part of what was planned.
+        probability = plan.probability * length_ns / plan.length_ns
+        if plan.probability == 1 and opened_ns == plan.open_ns:
+            probability = 1.0
+        return _announce(plan, min(opened_ns, plan.close_ns), probability)
+
+    def _close(self, clock: Clock) -> None:
+        self._measure_window(clock())
+        started_ns = clock()
+        self._probes.close_window()
+        self._note_switch(clock() - started_ns)
+        self._is_open = False
+        self._at_close = (clock(), self._probes.costs())
+
+    def _note_switch(self, took_ns: int) -> None:
+        """Opening and closing together, as a running mean."""
+        both_ns = 2.0 * took_ns
+        known = self.state.switch_ns
+        self.state.switch_ns = both_ns if known == 0 else 0.75 * known + 0.25 * both_ns
+
+    def _measure_window(self, now_ns: int) -> None:
+        """Cost of all probes while a window was open."""
+        opened_ns, before = self._at_open
+        for pid, cost in self._rates(before, now_ns - opened_ns).items():
+            always = self.state.costs.get(pid, TargetCost(0.0, 0.0)).always
+            self.state.costs[pid] = TargetCost(always, max(cost - always, 0.0))
+
+    def _measure(self, now_ns: int) -> None:
+        """Cost of always-on probes since the last window; targets that have gone are dropped."""
+        if self._is_open:
+            self._measure_window(now_ns)
+            self._at_open = (now_ns, self._probes.costs())
+        elif self._at_close is not None:
+            closed_ns, before = self._at_close
+            for pid, cost in self._rates(before, now_ns - closed_ns).items():
+                windowed = self.state.costs.get(pid, TargetCost(0.0, 0.0)).windowed
+                self.state.costs[pid] = TargetCost(cost, windowed)
+        alive = self._probes.costs()
+        self.state.costs = {pid: c for pid, c in self.state.costs.items() if pid in alive}
+
+    def _rates(self, before: dict[int, tuple[int, int]], elapsed_ns: int) -> dict[int, float]:
+        rates = {}
+        for pid, (hits, program_ns) in self._probes.costs().items():
+            hits_before, program_before = before.get(pid, (0, 0))
+            rates[pid] = hit_cost(
+                hits - hits_before, program_ns - program_before, elapsed_ns, self._options.trap_ns
+            )
+        return rates
+
+    def _choose_duty(self) -> float:
+        budget = self._options.budget
+        self.state.stratum_ns = stratum_length_ns(self.state.switch_ns, budget)
+        switching = self.state.switch_ns / self.state.stratum_ns
+        duty = choose_duty(self.state.costs.values(), budget, switching)
+        # Where all can be captured all the time nothing is switched.
+        return 1.0 if choose_duty(self.state.costs.values(), budget, 0.0) == 1 else duty
+
+    def _watch_limit(self) -> bool:
+        """The kill switch: always-on probes above twice the budget in three strata in a row."""
+        worst = max((cost.always for cost in self.state.costs.values()), default=0.0)
+        above = worst > _KILL_FACTOR * self._options.budget
+        self._strata_above_limit = self._strata_above_limit + 1 if above else 0
+        if self._strata_above_limit < _KILL_AFTER_STRATA:
+            return False
+        self.state.killed = True
+        logger.error(
+            "kill switch: always-on probes cost a target %.1f %% of its time, the budget is %.1f %%; "
+            "capture stops until SIGUSR2",
+            100 * worst,
+            100 * self._options.budget,
+        )
+        return True
+
+
+class Clock(Protocol):
+    """CLOCK_MONOTONIC in nanoseconds."""
+
+    def __call__(self) -> int:
+        """The time now."""
+
+
+def _announce(plan: PlannedWindow, open_ns: int, probability: float) -> SamplingWindow:
+    return SamplingWindow(
+        stratum_start_ns=plan.stratum_start_ns,
+        stratum_end_ns=plan.stratum_end_ns,
+        open_ns=open_ns,
+        close_ns=plan.close_ns,
+        probability_ppb=max(1, round(probability * _PPB)),
+    )
