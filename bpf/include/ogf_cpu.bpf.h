@@ -37,7 +37,7 @@ int on_cpu_sample(void *context)
 	place = ogf_place_in_user();
 	ogf_take_stack(&place, target, &event);
 	ogf_send_call(&event);
-	ogf_account(event.start_ns);
+	ogf_account_program(event.start_ns, 0);
 	return 0;
 }
 
@@ -76,7 +76,7 @@ static __always_inline void ogf_switch_out(bool preempted, struct task_struct *t
 		ogf_count(OGF_KIND_OFF_CPU, OGF_OUTCOME_SEEN);
 		ogf_count(OGF_KIND_OFF_CPU, OGF_OUTCOME_TABLE_FULL);
 	}
-	ogf_account(started_ns);
+	ogf_account_program(started_ns, 0);
 }
 
 static __always_inline void ogf_switch_in(__u32 tid)

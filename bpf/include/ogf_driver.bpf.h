@@ -110,7 +110,7 @@ int on_device_enter(void *context)
 	call.event.start_ns = bpf_ktime_get_ns();
 	if (bpf_map_update_elem(&device_calls, &thread, &call, BPF_ANY))
 		ogf_count(OGF_KIND_DRIVER, OGF_OUTCOME_TABLE_FULL);
-	ogf_account(started_ns);
+	ogf_account_program(started_ns, 0);
 	return 0;
 }
 
@@ -128,7 +128,7 @@ int on_device_exit(void *context)
 	call->event.flags |= OGF_CALL_RETURNED;
 	ogf_send_call(&call->event);
 	bpf_map_delete_elem(&device_calls, &thread);
-	ogf_account(end_ns);
+	ogf_account_program(end_ns, 0);
 	return 0;
 }
 

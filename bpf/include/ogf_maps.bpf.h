@@ -77,16 +77,22 @@ static __always_inline bool ogf_is_host_wide(void)
 	return chosen && chosen->host_wide && chosen->own_tgid != tgid;
 }
 
-/* Add what one hit has cost, where somebody wants to know. */
-static __always_inline void ogf_account(__u64 started_ns)
+/* Add what one run of a program has cost the current process, where somebody wants to know. */
+static __always_inline void ogf_account_program(__u64 started_ns, __u32 hits)
 {
 	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
 	struct ogf_cost *cost = bpf_map_lookup_elem(&costs, &tgid);
 
 	if (!cost)
 		return;
-	__sync_fetch_and_add(&cost->hits, 1);
+	__sync_fetch_and_add(&cost->hits, hits);
 	__sync_fetch_and_add(&cost->program_ns, bpf_ktime_get_ns() - started_ns);
+}
+
+/* The same for one hit of a probe, whose trap comes on top. */
+static __always_inline void ogf_account(__u64 started_ns)
+{
+	ogf_account_program(started_ns, 1);
 }
 
 static __always_inline struct ogf_target *ogf_current_target(void)

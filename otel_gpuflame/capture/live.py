@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from otel_gpuflame.capture.attachments import Attachments
 from otel_gpuflame.capture.bpf.decode import decode_name, decode_process, decode_stack
-from otel_gpuflame.capture.bpf.drain import split_records
+from otel_gpuflame.capture.bpf.drain import POLL_NS, split_records
 from otel_gpuflame.capture.bpf.kernel import CaptureKernel, LoadReport, RingSizes
+from otel_gpuflame.capture.bpf.programs import Feature
 from otel_gpuflame.capture.describe import Attributes
+from otel_gpuflame.capture.devices import GpuDevices
 from otel_gpuflame.capture.names import LearnedNames, NameTable
 from otel_gpuflame.capture.targets import Targets
 from otel_gpuflame.capture.windows import BudgetOptions, BudgetState, WindowControl
@@ -63,7 +65,15 @@ class LiveOptions:
     """Capture every process that uses a GPU library, now or later."""
     budget: BudgetOptions | None = None
     """Capture calls that return at once only in windows, within this budget."""
+    cpu: bool = False
+    """Also on-CPU samples and off-CPU stacks."""
+    driver: bool = False
+    """Also system calls on GPU devices."""
+    devices: tuple[Path, ...] = ()
+    """Device files that `driver` takes for GPUs besides those of known drivers."""
     rings: RingSizes = field(default_factory=RingSizes)
+    poll_ns: int = POLL_NS
+    """Pause of the drain between sweeps."""
     attributes: tuple[tuple[str, str], ...] = ()
 
 
@@ -76,8 +86,9 @@ class LiveCapture:
     def __init__(self, options: LiveOptions, proc: Path = Path("/proc")) -> None:
         self._options = options
         self._proc = proc
-        self._kernel = CaptureKernel(options.rings)
-        self._drain = self._kernel.open_drain()
+        self._kernel = CaptureKernel(options.rings, _features(options))
+        self._devices = GpuDevices(self._kernel.gpu_majors, proc) if options.driver else None
+        self._drain = self._kernel.open_drain(options.poll_ns)
         self._attachments = Attachments(self._kernel.uprobes, in_windows=options.budget is not None)
         self._targets = Targets(
             self._kernel, self._attachments, host_wide=options.host_wide, proc=proc
@@ -97,6 +108,9 @@ class LiveCapture:
     def __enter__(self) -> LiveCapture:
         try:
             now_ns = time.monotonic_ns()
+            if self._devices is not None:
+                self._devices.look()
+                self._devices.add(self._options.devices)
             for path in self._options.libraries:
                 self._attachments.attach(path, now_ns)
             for pid in self._options.pids:
@@ -226,6 +240,8 @@ class LiveCapture:
         if now_ns >= self._scan_due_ns:
             self._scan_due_ns = now_ns + _SCAN_EVERY_NS
             self._targets.look_again_if_unnotified(now_ns)
+            if self._devices is not None:
+                self._devices.look()
             if self._options.host_wide:
                 self._targets.keep_libraries(now_ns)
         self._targets.look(now_ns)
@@ -332,6 +348,11 @@ class LiveCapture:
             return ()
         self._last_counters = tuple(counts)
         return (SourceCounters(now_ns, self._last_counters),)
+
+
+def _features(options: LiveOptions) -> set[Feature]:
+    wanted = {Feature.CALLS: True, Feature.CPU: options.cpu, Feature.DRIVER: options.driver}
+    return {feature for feature, is_wanted in wanted.items() if is_wanted}
 
 
 def _distinct(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> list[tuple[int, int]]:

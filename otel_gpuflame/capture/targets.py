@@ -71,7 +71,9 @@ class Targets:
         return len(self._targets)
 
     def add(self, pid: int, now_ns: int) -> None:
-        """Capture a process from now on. Raises TargetError if there is no such process."""
+        """Capture a process from now on, unless it is ourselves. Raises TargetError if there is no such process."""
+        if pid == os.getpid():
+            return
         try:
             status = (self._proc / str(pid) / "status").read_text()
         except OSError:

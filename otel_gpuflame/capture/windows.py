@@ -145,10 +145,10 @@ class WindowControl:
             self._note_switch(clock() - started_ns)
             self._is_open = True
         length_ns = max(plan.close_ns - opened_ns, 0)
-        # Attaching took a part of what was planned.
-        probability = plan.probability * length_ns / plan.length_ns
-        if plan.probability == 1 and opened_ns == plan.open_ns:
-            probability = 1.0
+        # Attaching took a part of what was planned. Where all is captured, what was before counts as not yet begun.
+        probability = plan.probability
+        if probability < 1:
+            probability *= length_ns / plan.length_ns
         return _announce(plan, min(opened_ns, plan.close_ns), probability)
 
     def _close(self, clock: Clock) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 import click
 
 from otel_gpuflame import __version__
+from otel_gpuflame.cli.agent import agent
 from otel_gpuflame.cli.demo import demo
 from otel_gpuflame.cli.doctor import doctor
 from otel_gpuflame.cli.record import record
@@ -49,7 +50,7 @@ def cli(verbose: int) -> None:
     logging.basicConfig(level=level, format="otel-gpuflame: %(message)s", stream=sys.stderr)
 
 
-for command in (record, replay, demo, doctor):
+for command in (record, replay, agent, demo, doctor):
     cli.add_command(command)
 
 

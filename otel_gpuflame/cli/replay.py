@@ -10,11 +10,12 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from otel_gpuflame.cli.destination import destination
 from otel_gpuflame.cli.outputs import write_folded, write_html, write_pprof
 from otel_gpuflame.cli.tables import human, print_ledger, print_summary, say
 from otel_gpuflame.correlate.spans import SpanLink
 from otel_gpuflame.errors import CaptureFileError
-from otel_gpuflame.export.options import OtlpOptions, otlp_options
+from otel_gpuflame.export.options import OtlpOptions
 from otel_gpuflame.pipeline import ReplayResult, send_capture
 from otel_gpuflame.pipeline import replay as run_replay
 from otel_gpuflame.profile import sample_types
@@ -131,19 +132,7 @@ def replay(
     if endpoint is not None:
         windows = AggregateOptions(window_ns=_SENT_WINDOW_NS, span_link=link)
         end_unix_ns = None if keep_times else time.time_ns()
-        _send(console, capture, windows, _destination(endpoint, protocol), end_unix_ns)
-
-
-def _destination(endpoint: str, protocol: str | None) -> OtlpOptions:
-    """Options from the environment, with the flags in place of its variables."""
-    environment = dict(os.environ) | {"OTEL_EXPORTER_OTLP_PROFILES_ENDPOINT": ""}
-    # The flag is a base, as users know it from OTEL_EXPORTER_OTLP_ENDPOINT: HTTP gets its path appended.
-    environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = (
-        endpoint if "://" in endpoint else f"http://{endpoint}"
-    )
-    if protocol is not None:
-        environment["OTEL_EXPORTER_OTLP_PROFILES_PROTOCOL"] = protocol
-    return otlp_options(environment)
+        _send(console, capture, windows, destination(os.environ, endpoint, protocol), end_unix_ns)
 
 
 def _send(

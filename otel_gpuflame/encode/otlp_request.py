@@ -178,6 +178,9 @@ class _Builder:
         message.period = sample_types.PERIOD
         message.time_unix_nano = bundle.window.start_unix_ns
         message.duration_nano = bundle.window.duration_ns
+        message.attribute_indices.extend(
+            self._attribute(key, value) for key, value in bundle.profile_attributes
+        )
         sets = list(self._attribute_sets)
         add = message.samples.add
         for stack, link, attributes, value in zip(

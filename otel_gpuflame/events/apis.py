@@ -15,7 +15,7 @@ class Runtime(Enum):
     CUDA = "cuda"
     OPENCL = "opencl"
     OS_KERNEL = "os kernel"
-    """No library: a system call."""
+    """No library: system calls."""
 
 
 class Blocking(Enum):
@@ -115,19 +115,23 @@ ALL: Final[tuple[Api, ...]] = (
     _opencl(205, "clEnqueueFillBuffer", Kind.SET, _NEVER, "set"),
     _opencl(210, "clFinish", Kind.WAIT, _ALWAYS),
     _opencl(211, "clWaitForEvents", Kind.WAIT, _ALWAYS),
+)
+"""Driver calls: functions that a library exports."""
+
+SYSTEM_CALLS: Final = (
     _system_call(300, "ioctl"),
     _system_call(301, "poll"),
     _system_call(302, "ppoll"),
     _system_call(303, "mmap"),
 )
+"""Calls on GPU devices of the operating system."""
 
 def is_windowed(api: Api) -> bool:
     """Whether the agent probes this call only in windows: it returns at once, and is not as rare as graph launches."""
-    is_library_call = api.runtime is not Runtime.OS_KERNEL
-    return is_library_call and api.blocking is Blocking.NEVER and api.kind is not Kind.GRAPH_LAUNCH
+    return api.blocking is Blocking.NEVER and api.kind is not Kind.GRAPH_LAUNCH
 
 
-BY_ID: Final[dict[int, Api]] = {api.id: api for api in ALL}
+BY_ID: Final[dict[int, Api]] = {api.id: api for api in ALL + SYSTEM_CALLS}
 BY_NAME: Final[dict[str, Api]] = {api.name: api for api in ALL}
 
 CPU_SAMPLES_HZ: Final = 99

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from otel_gpuflame.correlate.groups import Groups, concatenate, group, runs
 from otel_gpuflame.correlate.spans import SpanLink, link_columns
+from otel_gpuflame.correlate.threads import find_thread_times
 from otel_gpuflame.correlate.waits import find_waits
 from otel_gpuflame.events import apis
 from otel_gpuflame.events.frames import ProcessKey, Stack, StackKey
@@ -31,9 +32,10 @@ from otel_gpuflame.events.records import (
 )
 from otel_gpuflame.events.wire import CallFlag, Kind
 from otel_gpuflame.profile import labels
-from otel_gpuflame.profile.ledger import CALL_KINDS, LOSSES, Ledger
-from otel_gpuflame.profile.model import AttributeSet, Bundle, Link, Window
+from otel_gpuflame.profile.ledger import EVENT_KINDS, LOSSES, Ledger
+from otel_gpuflame.profile.model import AttributeSet, Bundle, Link, ValueType, Window
 from otel_gpuflame.profile.sample_types import (
+    CPU_SAMPLES,
     ESTIMATED_SCOPE,
     GPU_COPY,
     GPU_LAUNCH,
@@ -43,6 +45,7 @@ from otel_gpuflame.profile.sample_types import (
 )
 from otel_gpuflame.profile.retention import Retention
 from otel_gpuflame.profile.samples import SampleTable
+from otel_gpuflame.profile.thread_samples import THREAD_KINDS, ThreadKey, add_thread_time
 from otel_gpuflame.profile.strata import Strata, Stratum
 
 _COMPACT_FROM_ROWS = 1 << 18
@@ -54,6 +57,12 @@ _ROWS_AT_ONCE = 1 << 16
 """Larger batches are cut: columns of a million calls take 100 MB and do not fit into any cache."""
 _TGID_SHIFT = np.uint64(32)
 _BELOW_TGID = np.uint64(0xFFFFFFFF)
+_KIND_SHIFT, _BYTE = np.uint64(24), np.uint64(0xFF)
+_COUNTED_KINDS = {
+    GPU_LAUNCH: [kind.name.lower() for kind in apis.SUBMISSIONS],
+    CPU_SAMPLES: [Kind.CPU_SAMPLE.name.lower()],
+}
+"""Kinds of which each lost one has a known value: 1."""
 _IS_SUBMISSION = np.isin(np.arange(256), [int(kind) for kind in apis.SUBMISSIONS])
 _END_OF_TIME = 1 << 62
 _UNKNOWN_TARGET: AttributeSet = (("service.name", "unknown_service"),)
@@ -109,7 +118,7 @@ class Aggregator:
         self._retention = Retention()
         self._strata = Strata()
         self._resources: dict[ProcessKey, AttributeSet] = {}
-        self._lost_exported: Counter[str] = Counter()
+        self._lost_exported: Counter[tuple[ValueType, str]] = Counter()
 
     def feed(self, event: Event) -> list[Bundle]:
         """Take in one event; bundles of windows that it closed, oldest first."""
@@ -177,9 +186,9 @@ class Aggregator:
         if self._options.sampled:
             rows = self._take_sampled(rows)
         for begin in range(0, len(rows), _ROWS_AT_ONCE):
-            self._add(rows[begin : begin + _ROWS_AT_ONCE])
+            self._add_calls(rows[begin : begin + _ROWS_AT_ONCE])
 
-    def _add(self, rows: CallArray) -> None:
+    def _add_calls(self, rows: CallArray) -> None:
         """Put calls that count as they are into their windows."""
         self._count(rows)
         keys, values = self._columns(rows)
@@ -247,7 +256,7 @@ class Aggregator:
             if not count:
                 continue
             name = Kind(kind).name.lower() if kind in set(Kind) else f"kind {kind}"
-            if name in CALL_KINDS:
+            if name in EVENT_KINDS:
                 self.ledger.profiled[name] += count
             else:
                 self.ledger.remarks["calls of unknown kind"] += count
@@ -255,15 +264,16 @@ class Aggregator:
         self.ledger.remarks["arguments unreadable"] += int(unreadable.sum())
 
     def _columns(self, rows: CallArray) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """Keys: tgid|api|wait mode, process start, kernel handle, stack (2), link (3).
+        """Keys: tgid|kind|api|mode, process start, kernel handle or driver command, stack (2), link (3).
 
-        Values: submissions, copied bytes, nanoseconds waited.
+        Values: submissions or samples, copied bytes, nanoseconds waited, off the CPU or in the device driver.
         """
         waits = find_waits(rows)
         self.ledger.remarks["inverted times"] += waits.inverted
         kinds = rows["kind"]
         keys = np.empty((8, len(rows)), np.uint64).T
         keys[:, 0] = rows["tgid"].astype(np.uint64) << _TGID_SHIFT
+        keys[:, 0] |= kinds.astype(np.uint64) << _KIND_SHIFT
         keys[:, 0] |= rows["api"].astype(np.uint64) << np.uint64(8) | waits.mode
         keys[:, 1] = rows["process_start_ns"]
         keys[:, 2] = np.where(kinds == Kind.LAUNCH, rows["object"], 0)
@@ -278,6 +288,12 @@ class Aggregator:
         self.ledger.remarks["impossible copy sizes, taken as 0"] += int((is_copy & ~possible).sum())
         values[:, 1] = np.where(is_copy & possible, rows["bytes"], 0)
         values[:, 2] = waits.duration_ns
+        threads = find_thread_times(rows)
+        if threads is not None:
+            keys[threads.rows, 0] |= threads.mode
+            keys[threads.rows, 2] = threads.subject
+            values[threads.rows, 0] = threads.count
+            values[threads.rows, 2] = threads.duration_ns
         return keys, values
 
     def _resolve(self, groups: Groups) -> Groups:
@@ -300,6 +316,9 @@ class Aggregator:
         resolved[order, 0] = np.repeat(process_ids << _TGID_SHIFT, lengths)
         resolved[order, 1] = np.repeat(name_ids, lengths)
         resolved[:, 0] |= keys[:, 0] & _BELOW_TGID
+        # A command of a device driver means the same whenever and wherever it is given.
+        is_command = keys[:, 0] >> _KIND_SHIFT & _BYTE == Kind.DRIVER
+        resolved[is_command, 1] = keys[is_command, 2]
         resolved[:, 2:] = keys[:, 3:]
         return Groups(resolved, groups.sums)
 
@@ -383,8 +402,13 @@ class Aggregator:
         api_id, mode = key[0] >> 8 & 0xFFFF, key[0] & 0xFF
         submissions, copied_bytes, waited_ns = sums
         base = self._base(table, StackKey(key[2], key[3]))
-        call = table.indexes((labels.call_frame(api_id),))
         link = _link(key[4:7])
+        kind = key[0] >> 24 & 0xFF
+        if kind in THREAD_KINDS:
+            thread_key = ThreadKey(kind, api_id, mode, key[1])
+            add_thread_time(table, base, thread_key, link, submissions, waited_ns)
+            return
+        call = table.indexes((labels.call_frame(api_id),))
         if waited_ns:
             stack = base + call + table.indexes((labels.wait_frame(mode),))
             table.add(GPU_WAIT, stack, link, waited_ns)
@@ -401,21 +425,24 @@ class Aggregator:
         return table.indexes((labels.NO_STACK if any(key) else labels.NO_STACK_TAKEN,))
 
     def _add_lost(self, tables: dict[int, SampleTable]) -> None:
-        """Submissions that did not arrive, in the window in which they became known."""
+        """What is counted and did not arrive, in the window in which that became known."""
         new = self._new_losses()
         if not new:
             return
         self._lost_exported += new
         owner = next(iter(tables)) if len(tables) == 1 else self._process_count
         table = tables.setdefault(owner, SampleTable())
-        for reason, count in sorted(new.items()):
-            table.add(GPU_LAUNCH, table.indexes((labels.lost_frame(reason),)), None, count)
+        for (sample_type, reason), count in sorted(new.items()):
+            table.add(sample_type, table.indexes((labels.lost_frame(reason),)), None, count)
 
-    def _new_losses(self) -> Counter[str]:
-        """Submissions lost at the source since the last window, by reason."""
-        kinds = [kind.name.lower() for kind in apis.SUBMISSIONS]
+    def _new_losses(self) -> Counter[tuple[ValueType, str]]:
+        """Submissions and CPU samples lost at the source since the last window, by reason."""
         known = Counter(
-            {r: sum(self.ledger.source_count(kind, r) for kind in kinds) for r in LOSSES}
+            {
+                (sample_type, reason): sum(self.ledger.source_count(k, reason) for k in kinds)
+                for sample_type, kinds in _COUNTED_KINDS.items()
+                for reason in LOSSES
+            }
         )
         return known - self._lost_exported
 

@@ -15,6 +15,10 @@ LOSSES = tuple(reason for reason in SOURCE_DROPS if reason != Outcome.NESTED.nam
 """Reasons for which a call is missing; a nested one is covered by the call around it."""
 
 CALL_KINDS = tuple(kind.name.lower() for kind in Kind if Kind.LAUNCH <= kind <= Kind.FREE)
+"""Calls of the driver library."""
+THREAD_KINDS = tuple(kind.name.lower() for kind in (Kind.CPU_SAMPLE, Kind.OFF_CPU, Kind.DRIVER))
+EVENT_KINDS = CALL_KINDS + THREAD_KINDS
+"""Everything that has an account."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +56,9 @@ class Ledger:
             self.source[count.kind, count.outcome] = count.count
 
     def accounts(self) -> tuple[Account, ...]:
-        """One row for each kind of call that occurred."""
+        """One row for each kind of event that occurred."""
         rows = []
-        for kind in CALL_KINDS:
+        for kind in EVENT_KINDS:
             dropped = Counter({o: self.source.get((kind, o), 0) for o in SOURCE_DROPS})
             for (dropped_kind, reason), count in self.dropped.items():
                 if dropped_kind == kind:

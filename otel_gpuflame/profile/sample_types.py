@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
+from otel_gpuflame.events.apis import CPU_SAMPLES_HZ
 from otel_gpuflame.profile.model import ValueType
 
 GPU_WAIT: Final = ValueType("gpu_wait", "nanoseconds")
@@ -15,10 +17,14 @@ GPU_LAUNCH: Final = ValueType("gpu_launch", "count")
 GPU_COPY: Final = ValueType("gpu_copy", "bytes")
 """Bytes that the program asked the GPU to copy."""
 
-PERIOD_TYPE: Final = ValueType("gpu", "nanoseconds")
-"""Period type of every profile; Pyroscope derives the profile name from it and refuses a period of 0."""
+GPU_DRIVER: Final = ValueType("gpu_driver", "nanoseconds")
+"""Time inside system calls on GPU devices."""
 
-PERIOD: Final = 1
+OFF_CPU: Final = ValueType("off_cpu", "nanoseconds")
+"""Time that threads were off the CPU, 1 ms and more at a time. Named as the OpenTelemetry eBPF profiler does."""
+
+CPU_SAMPLES: Final = ValueType("samples", "count")
+"""On-CPU samples. Name and period make backends show them as their usual CPU profile (Pyroscope: process_cpu)."""
 
 SCOPE: Final = "otel_gpuflame"
 """Scope of exact values; scaled ones get a scope of their own and never share a profile with these."""
@@ -29,8 +35,31 @@ PROBABILITY_ATTRIBUTE: Final = "otel_gpuflame.sampling.probability"
 RELATIVE_ERROR_ATTRIBUTE: Final = "otel_gpuflame.sampling.relative_standard_error"
 """Profile attribute of estimates: standard error of the total over the last strata, as a share of it; inf at first."""
 
-ALL: Final = (GPU_WAIT, GPU_LAUNCH, GPU_COPY)
+ALL: Final = (GPU_WAIT, GPU_LAUNCH, GPU_COPY, GPU_DRIVER, OFF_CPU, CPU_SAMPLES)
 HEADLINE: Final = GPU_WAIT
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """How often a profile's events are taken: one every `value` of `type`."""
+
+    type: ValueType
+    value: int
+
+
+_EVERY_EVENT: Final = Period(ValueType("gpu", "nanoseconds"), 1)
+CPU_PERIOD: Final = Period(ValueType("cpu", "nanoseconds"), 1_000_000_000 // CPU_SAMPLES_HZ)
+"""10,101,010 ns, as the kernel computes it too: what one sample stands for."""
+
+
+def period(sample_type: ValueType) -> Period | None:
+    """The period of profiles of a type.
+
+    Pyroscope takes the name of a profile from its period type, and knows off-CPU profiles by having none.
+    """
+    if sample_type == CPU_SAMPLES:
+        return CPU_PERIOD
+    return None if sample_type == OFF_CPU else _EVERY_EVENT
 
 
 def by_name(name: str) -> ValueType:

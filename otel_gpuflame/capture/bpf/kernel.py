@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from otel_gpuflame.capture.bpf.drain import Drain, Ring
+from otel_gpuflame.capture.bpf.drain import POLL_NS, Drain, Ring
 from otel_gpuflame.capture.bpf.libbpf import BpfMap, BpfObject, LibbpfError, load_library
 from otel_gpuflame.capture.bpf.probes import Program
 from otel_gpuflame.capture.bpf.programs import CPU_SAMPLER, OPTIONAL, Feature, OptionalProgram
@@ -79,7 +79,7 @@ class CaptureKernel:
         self._cpus = int(self._library.libbpf_num_possible_cpus())
         self._counters = self._map("counters", 8 * self._cpus)
 
-    def open_drain(self) -> Drain:
+    def open_drain(self, poll_ns: int = POLL_NS) -> Drain:
         """The drain of all rings, in the order CALLS, STACKS, NAMES, PROCESSES."""
         sizes = self.rings
         return Drain(
@@ -88,7 +88,8 @@ class CaptureKernel:
                 Ring(self.object.map_fd("stacks"), sizes.stacks, 0, 128 * MIB),
                 Ring(self.object.map_fd("names"), sizes.names, 0, 32 * MIB),
                 Ring(self.object.map_fd("processes"), sizes.processes, 0, 32 * MIB),
-            ]
+            ],
+            poll_ns=poll_ns,
         )
 
     def watch_host(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from otel_gpuflame.events.apis import BY_NAME
+from otel_gpuflame.events.apis import SYSTEM_CALLS
 from otel_gpuflame.events.wire import CookieShift, Kind
 
 
@@ -44,13 +44,14 @@ class OptionalProgram:
 
 CPU_SAMPLER: Final = "on_cpu_sample"
 _LATE_LIBRARIES: Final = "libraries loaded later are found by scanning once a second"
+_API_IDS: Final = {api.name: api.id for api in SYSTEM_CALLS}
 _NO_DEVICE_CALLS: Final = "no time in the GPU's kernel driver (gpu_driver)"
 
 
 def _device_call(name: str, *, fd: int = 0, command: int = 0, length: int = 0) -> Tracepoint:
     """Entry of a system call; positions of its arguments from 1, `fd` 0: an array of struct pollfd comes first."""
     cookie = (
-        BY_NAME[name].id << CookieShift.API
+        _API_IDS[name] << CookieShift.API
         | Kind.DRIVER << CookieShift.KIND
         | fd << CookieShift.STREAM
         | command << CookieShift.OBJECT
@@ -67,9 +68,7 @@ _DEVICE_CALLS: Final = (
 )
 
 OPTIONAL: Final = (
-    OptionalProgram(
-        name="on_fork", consequence="children of recorded processes are not followed"
-    ),
+    OptionalProgram(name="on_fork", consequence="children of recorded processes are not followed"),
     OptionalProgram(
         name="on_exec",
         consequence="recorded processes that execute another program lose their Python frames and span",
@@ -87,9 +86,7 @@ OPTIONAL: Final = (
         consequence=_LATE_LIBRARIES,
         tracepoints=(Tracepoint("sys_exit_mmap"),),
     ),
-    OptionalProgram(
-        name=CPU_SAMPLER, feature=Feature.CPU, consequence="no CPU profile (samples)"
-    ),
+    OptionalProgram(name=CPU_SAMPLER, feature=Feature.CPU, consequence="no CPU profile (samples)"),
     OptionalProgram(
         name="on_switch", feature=Feature.CPU, consequence="no off-CPU stacks (off_cpu)"
     ),
@@ -98,9 +95,7 @@ OPTIONAL: Final = (
         name="on_device_exit",
         feature=Feature.DRIVER,
         consequence=_NO_DEVICE_CALLS,
-        tracepoints=tuple(
-            Tracepoint(call.name.replace("enter", "exit")) for call in _DEVICE_CALLS
-        ),
+        tracepoints=tuple(Tracepoint(call.name.replace("enter", "exit")) for call in _DEVICE_CALLS),
     ),
     OptionalProgram(
         name="on_device_enter",

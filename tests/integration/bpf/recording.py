@@ -136,7 +136,7 @@ class Recording:
         """The capture file."""
         with ReplaySource(self.path, call_dtype=wire.CALL) as source:
             capture = Capture(list(source.events()))
-            assert source.damage is None
+            assert source.damage is None, self.stderr
             return capture
 
     @cached_property

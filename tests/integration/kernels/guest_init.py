@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import termios
+import time
 import tty
 from typing import Any
 
@@ -70,10 +71,11 @@ def main() -> None:
         tty.setraw(port)
         with os.fdopen(port, "w", encoding="ascii") as results:
             for job in jobs:
-                print(f"guest: {job['name']}", flush=True)
+                print(f"guest: {time.monotonic():.1f} s: {job['name']}", flush=True)
                 results.write(json.dumps(run_job(job)) + "\n")
                 results.flush()
                 termios.tcdrain(results.fileno())
+            print(f"guest: {time.monotonic():.1f} s: done", flush=True)
     finally:
         libc.reboot(_REBOOT_POWER_OFF)
 

@@ -83,7 +83,7 @@ def test_launchers_that_are_no_scripts_are_known_too() -> None:
     ],
 )
 def test_titles_that_programs_give_themselves_are_read(title: str, name: str) -> None:
-    """setproctitle overwrites the command line: one string, usually with a colon."""
+    """A title overwrites the command line (setproctitle): one string, usually with a colon."""
     assert workload_name([title], PYTHON) == name
 
 
@@ -113,7 +113,9 @@ def proc(tmp_path: Path) -> Proc:
     return Proc(tmp_path)
 
 
-SPAWN = "python -c 'from multiprocessing.spawn import spawn_main; spawn_main(8)' --multiprocessing-fork"
+SPAWN = (
+    "python -c 'from multiprocessing.spawn import spawn_main; spawn_main(8)' --multiprocessing-fork"
+)
 TRACKER = "python -c 'from multiprocessing.resource_tracker import main;main(4)'"
 FORKSERVER = "python -c 'from multiprocessing.forkserver import main; main(3)'"
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from tests.fakes.app_opencl import KERNEL, SOURCE, make_queue
 MARK = "  # " + "LINE "
 SIZE = 1 << 20
 SIZE_BYTES = 4 * SIZE
+LINGER_S = 0.3
+"""Frames are read from the living process."""
 
 
 def finish(queue: Any) -> None:
@@ -70,6 +73,7 @@ def main() -> None:
     blocking_read(cl, queue, host, second)
     later.wait()
     app_common.emit({"pid": os.getpid(), "lines": marked_lines(), "size_bytes": SIZE_BYTES})
+    time.sleep(LINGER_S)
 
 
 if __name__ == "__main__":

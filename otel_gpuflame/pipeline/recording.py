@@ -1,13 +1,12 @@
-"""The only module that knows all stages: it connects sources to aggregation, files and exporters."""
+"""Recording a command or a process into a file and a summary."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -15,13 +14,9 @@ from otel_gpuflame.capture.bpf.kernel import LoadReport
 from otel_gpuflame.capture.command import StoppedCommand
 from otel_gpuflame.capture.libraries import installed_libraries
 from otel_gpuflame.capture.live import LiveCapture, LiveOptions
-from otel_gpuflame.capture.replay import ReplaySource
-from otel_gpuflame.encode.otlp import encode_otlp
 from otel_gpuflame.errors import TargetError
-from otel_gpuflame.events import wire
 from otel_gpuflame.events.capture_writer import CaptureWriter
-from otel_gpuflame.events.records import CaptureStart, Event, Watermark
-from otel_gpuflame.export import ExportResult, OtlpOptions, Outcome, open_exporter
+from otel_gpuflame.events.records import Event
 from otel_gpuflame.profile.aggregate import AggregateOptions, Aggregator
 from otel_gpuflame.profile.ledger import Ledger
 from otel_gpuflame.profile.model import Bundle
@@ -56,17 +51,6 @@ class RecordResult:
     output_bytes: int = 0
 
 
-@dataclass(slots=True)
-class ReplayResult:
-    """What a capture file held."""
-
-    bundles: list[Bundle]
-    ledger: Ledger
-    created: dict[str, str]
-    damage: str | None
-    skipped_blocks: dict[int, int] = field(default_factory=dict)
-
-
 def record(options: RecordOptions, stopped: Callable[[], bool]) -> RecordResult:
     """Record until the target ends, the duration is over, or `stopped()` says so.
 
@@ -95,23 +79,6 @@ def record(options: RecordOptions, stopped: Callable[[], bool]) -> RecordResult:
             exit_code=command.poll() if command else None,
             duration_ns=time.monotonic_ns() - started_ns,
             output_bytes=sink.tell() if sink else 0,
-        )
-
-
-def replay(path: Path, options: AggregateOptions, *, shift_to: int | None = None) -> ReplayResult:
-    """Aggregate a whole capture file. Raises CaptureFileError if nothing of it can be read."""
-    bundles: list[Bundle] = []
-    aggregator = Aggregator(options)
-    with ReplaySource(path, shift_to_unix_ns=shift_to, call_dtype=wire.CALL) as source:
-        for event in source.events():
-            bundles += aggregator.feed(event)
-        bundles += aggregator.finish()
-        return ReplayResult(
-            bundles=bundles,
-            ledger=aggregator.ledger,
-            created=source.created,
-            damage=source.damage,
-            skipped_blocks=dict(source.skipped_blocks),
         )
 
 
@@ -182,57 +149,3 @@ def _is_alive(pid: int | None) -> bool:
     except OSError:
         return False
     return text.rpartition(")")[2].split()[0] not in ("Z", "X")
-
-
-@dataclass(slots=True)
-class SendSummary:
-    """What became of the requests of one capture. `messages` are distinct, in order."""
-
-    requests: int = 0
-    accepted: int = 0
-    failed: int = 0
-    size_bytes: int = 0
-    messages: list[str] = field(default_factory=list)
-
-
-def send_capture(
-    path: Path, windows: AggregateOptions, options: OtlpOptions, end_unix_ns: int | None
-) -> SendSummary:
-    """Replay a capture to a backend, window by window.
-
-    `end_unix_ns` moves all times so that the recording ends then; None keeps them. Backends refuse what is older than
-    an hour or so.
-    """
-    shift_to = None if end_unix_ns is None else end_unix_ns - _length_ns(path)
-    summary = SendSummary()
-    exporter = open_exporter(options)
-    try:
-        for bundle in replay(path, windows, shift_to=shift_to).bundles:
-            dropped: Counter[str] = Counter()
-            for request in encode_otlp([bundle], dropped=dropped):
-                _count_result(summary, exporter.export(request))
-            for name, value in dropped.items():
-                summary.messages.append(
-                    f"{value} of {name} dropped: one sample exceeds the request limit"
-                )
-    finally:
-        exporter.close()
-    return summary
-
-
-def _count_result(summary: SendSummary, result: ExportResult) -> None:
-    summary.requests += 1
-    summary.size_bytes += result.size_bytes
-    if result.outcome in (Outcome.ACCEPTED, Outcome.PARTIAL):
-        summary.accepted += 1
-    if result.outcome is not Outcome.ACCEPTED:
-        summary.failed += 1
-    if result.message and result.message not in summary.messages:
-        summary.messages.append(result.message)
-
-
-def _length_ns(path: Path) -> int:
-    """Time between the start of a capture and its last event."""
-    with ReplaySource(path, call_dtype=wire.CALL) as source:
-        times = [e.time_ns for e in source.events() if isinstance(e, (CaptureStart, Watermark))]
-    return max(times, default=0) - min(times, default=0)

@@ -1,0 +1,131 @@
+"""`otel-gpuflame agent`."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+
+import click
+
+from otel_gpuflame.cli.destination import destination
+from otel_gpuflame.correlate.spans import SpanLink
+from otel_gpuflame.pipeline import AgentControl, AgentOptions, run_agent
+
+_NS = 1_000_000_000
+_DEFAULT_ENDPOINT = "http://127.0.0.1:4317"
+
+
+class _Share(click.ParamType[float]):
+    """A share of 1, or with a percent sign."""
+
+    name = "share"
+
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """0.01 and 1% are the same."""
+        text = str(value).strip()
+        try:
+            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            self.fail(f"{value!r} is not a share: 0.01 or 1%", param, ctx)
+        if not 0 < share <= 1:
+            self.fail(f"{value!r} is not above 0 and at most 1 (100%)", param, ctx)
+        return share
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  sudo otel-gpuflame agent
+  sudo otel-gpuflame agent --endpoint http://collector:4317 --budget 0.5%
+  sudo OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 otel-gpuflame agent --protocol http/protobuf
+Signals: SIGUSR1 switches capture off, SIGUSR2 on, SIGTERM sends what is left and ends."""
+)
+@click.option(
+    "--endpoint",
+    help="OTLP endpoint.  [default: OTEL_EXPORTER_OTLP_PROFILES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT, "
+    f"{_DEFAULT_ENDPOINT}]",
+)
+@click.option(
+    "--protocol",
+    type=click.Choice(["grpc", "http/protobuf"]),
+    help="Of the endpoint.  [default: OTEL_EXPORTER_OTLP_PROFILES_PROTOCOL, else grpc]",
+)
+@click.option(
+    "--window",
+    "window_s",
+    type=click.FloatRange(1, 3600),
+    default=10,
+    show_default=True,
+    help="Seconds that one profile covers.",
+)
+@click.option(
+    "--budget",
+    type=_Share(),
+    default="1%",
+    show_default=True,
+    help="Share of a target's throughput that capture may cost.",
+)
+@click.option(
+    "--duty",
+    type=_Share(),
+    help="Share of the time in which launches are captured.  [default: what the budget allows]",
+)
+@click.option(
+    "--span-link",
+    type=click.Choice([mode.value for mode in SpanLink]),
+    default=SpanLink.LOCAL_ROOT.value,
+    show_default=True,
+    help="Link samples to the request's first span in the process, or to the innermost one.",
+)
+@click.option(
+    "--shutdown",
+    "shutdown_s",
+    type=click.FloatRange(0),
+    default=10,
+    show_default=True,
+    help="Seconds to send what is left when told to stop.",
+)
+def agent(
+    endpoint: str | None,
+    protocol: str | None,
+    window_s: float,
+    budget: float,
+    duty: float | None,
+    span_link: str,
+    shutdown_s: float,
+) -> None:
+    """Profile every process of this host that uses a GPU library, and send OTLP profiles to a Collector.
+
+    Waits are always captured. Launches are captured in windows, as much as the budget allows, and scaled; estimates
+    come in the scope otel_gpuflame/estimated. Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH).
+    """
+    control = AgentControl()
+    _handle_signals(control)
+    options = AgentOptions(
+        destination=destination(os.environ, endpoint, protocol, default=_DEFAULT_ENDPOINT),
+        window_ns=round(window_s * _NS),
+        budget=budget,
+        duty=duty,
+        span_link=SpanLink(span_link),
+        shutdown_s=shutdown_s,
+    )
+    run_agent(options, control)
+
+
+def _handle_signals(control: AgentControl) -> None:
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        control.stop.set()
+
+    def switch_off(_number: int, _frame: FrameType | None) -> None:
+        control.enabled = False
+
+    def switch_on(_number: int, _frame: FrameType | None) -> None:
+        control.enabled = True
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGUSR1, switch_off)
+    signal.signal(signal.SIGUSR2, switch_on)

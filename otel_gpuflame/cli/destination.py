@@ -1,0 +1,33 @@
+"""Where to send: flags in place of the environment variables that OpenTelemetry users know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from otel_gpuflame.export.options import OtlpOptions, otlp_options
+
+_SIGNAL_ENDPOINT = "OTEL_EXPORTER_OTLP_PROFILES_ENDPOINT"
+_BASE_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+
+
+def destination(
+    environment: Mapping[str, str],
+    endpoint: str | None,
+    protocol: str | None,
+    default: str | None = None,
+) -> OtlpOptions:
+    """Options from the environment, `endpoint` and `protocol` going before it, `default` after.
+
+    Raises:
+        ConfigError: a variable or the endpoint cannot be used.
+    """
+    merged = dict(environment)
+    if endpoint is not None:
+        # The flag is a base, like OTEL_EXPORTER_OTLP_ENDPOINT: for HTTP the path of the signal is appended.
+        merged[_SIGNAL_ENDPOINT] = ""
+        merged[_BASE_ENDPOINT] = endpoint if "://" in endpoint else f"http://{endpoint}"
+    elif default is not None and not (merged.get(_SIGNAL_ENDPOINT) or merged.get(_BASE_ENDPOINT)):
+        merged[_BASE_ENDPOINT] = default
+    if protocol is not None:
+        merged["OTEL_EXPORTER_OTLP_PROFILES_PROTOCOL"] = protocol
+    return otlp_options(merged)

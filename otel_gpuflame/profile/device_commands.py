@@ -1,0 +1,200 @@
+"""What the commands of GPU device drivers are called, by the numbers that user mode and driver have agreed on.
+
+NVIDIA: numbers of the open kernel modules (nv_escape.h, nv-ioctl-numbers.h, uvm_ioctl.h, release 580). DRM and AMD's
+KFD: the kernel's own headers (drm.h, kfd_ioctl.h). Numbers are part of each driver's ABI: they are added, not changed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_gpuflame.events.wire import DeviceDriver
+
+# _IOC: the number of the command is in bits 0 to 7, the driver's letter in bits 8 to 15.
+_NUMBER_MASK: Final = 0xFF
+# Commands of DRM drivers are their own from here to 0x9f: 0x46 is another one on Intel than on AMD.
+_DRM_DRIVER_COMMANDS: Final = range(0x40, 0xA0)
+
+_NVIDIA: Final = {
+    0x27: "NV_ESC_RM_ALLOC_MEMORY",
+    0x28: "NV_ESC_RM_ALLOC_OBJECT",
+    0x29: "NV_ESC_RM_FREE",
+    0x2A: "NV_ESC_RM_CONTROL",
+    0x2B: "NV_ESC_RM_ALLOC",
+    0x32: "NV_ESC_RM_CONFIG_GET",
+    0x33: "NV_ESC_RM_CONFIG_SET",
+    0x34: "NV_ESC_RM_DUP_OBJECT",
+    0x35: "NV_ESC_RM_SHARE",
+    0x37: "NV_ESC_RM_CONFIG_GET_EX",
+    0x38: "NV_ESC_RM_CONFIG_SET_EX",
+    0x39: "NV_ESC_RM_I2C_ACCESS",
+    0x41: "NV_ESC_RM_IDLE_CHANNELS",
+    0x4A: "NV_ESC_RM_VID_HEAP_CONTROL",
+    0x4D: "NV_ESC_RM_ACCESS_REGISTRY",
+    0x4E: "NV_ESC_RM_MAP_MEMORY",
+    0x4F: "NV_ESC_RM_UNMAP_MEMORY",
+    0x52: "NV_ESC_RM_GET_EVENT_DATA",
+    0x54: "NV_ESC_RM_ALLOC_CONTEXT_DMA2",
+    0x56: "NV_ESC_RM_ADD_VBLANK_CALLBACK",
+    0x57: "NV_ESC_RM_MAP_MEMORY_DMA",
+    0x58: "NV_ESC_RM_UNMAP_MEMORY_DMA",
+    0x59: "NV_ESC_RM_BIND_CONTEXT_DMA",
+    0x5C: "NV_ESC_RM_EXPORT_OBJECT_TO_FD",
+    0x5D: "NV_ESC_RM_IMPORT_OBJECT_FROM_FD",
+    0x5E: "NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO",
+    200: "NV_ESC_CARD_INFO",
+    201: "NV_ESC_REGISTER_FD",
+    206: "NV_ESC_ALLOC_OS_EVENT",
+    207: "NV_ESC_FREE_OS_EVENT",
+    209: "NV_ESC_STATUS_CODE",
+    210: "NV_ESC_CHECK_VERSION_STR",
+    211: "NV_ESC_IOCTL_XFER_CMD",
+    212: "NV_ESC_ATTACH_GPUS_TO_FD",
+    213: "NV_ESC_QUERY_DEVICE_INTR",
+    214: "NV_ESC_SYS_PARAMS",
+    217: "NV_ESC_EXPORT_TO_DMABUF_FD",
+    218: "NV_ESC_WAIT_OPEN_COMPLETE",
+}
+
+# Whole commands: this driver does not use _IOC.
+_NVIDIA_UVM: Final = {
+    0x30000001: "UVM_INITIALIZE",
+    0x30000002: "UVM_DEINITIALIZE",
+    23: "UVM_CREATE_RANGE_GROUP",
+    24: "UVM_DESTROY_RANGE_GROUP",
+    25: "UVM_REGISTER_GPU_VASPACE",
+    26: "UVM_UNREGISTER_GPU_VASPACE",
+    27: "UVM_REGISTER_CHANNEL",
+    28: "UVM_UNREGISTER_CHANNEL",
+    29: "UVM_ENABLE_PEER_ACCESS",
+    30: "UVM_DISABLE_PEER_ACCESS",
+    31: "UVM_SET_RANGE_GROUP",
+    33: "UVM_MAP_EXTERNAL_ALLOCATION",
+    34: "UVM_FREE",
+    35: "UVM_MEM_MAP",
+    36: "UVM_DEBUG_ACCESS_MEMORY",
+    37: "UVM_REGISTER_GPU",
+    38: "UVM_UNREGISTER_GPU",
+    39: "UVM_PAGEABLE_MEM_ACCESS",
+    40: "UVM_PREVENT_MIGRATION_RANGE_GROUPS",
+    41: "UVM_ALLOW_MIGRATION_RANGE_GROUPS",
+    42: "UVM_SET_PREFERRED_LOCATION",
+    43: "UVM_UNSET_PREFERRED_LOCATION",
+    44: "UVM_ENABLE_READ_DUPLICATION",
+    45: "UVM_DISABLE_READ_DUPLICATION",
+    46: "UVM_SET_ACCESSED_BY",
+    47: "UVM_UNSET_ACCESSED_BY",
+    51: "UVM_MIGRATE",
+    53: "UVM_MIGRATE_RANGE_GROUP",
+    54: "UVM_ENABLE_SYSTEM_WIDE_ATOMICS",
+    55: "UVM_DISABLE_SYSTEM_WIDE_ATOMICS",
+    56: "UVM_TOOLS_INIT_EVENT_TRACKER",
+    57: "UVM_TOOLS_SET_NOTIFICATION_THRESHOLD",
+    58: "UVM_TOOLS_EVENT_QUEUE_ENABLE_EVENTS",
+    59: "UVM_TOOLS_EVENT_QUEUE_DISABLE_EVENTS",
+    60: "UVM_TOOLS_ENABLE_COUNTERS",
+    61: "UVM_TOOLS_DISABLE_COUNTERS",
+    62: "UVM_TOOLS_READ_PROCESS_MEMORY",
+    63: "UVM_TOOLS_WRITE_PROCESS_MEMORY",
+    64: "UVM_TOOLS_GET_PROCESSOR_UUID_TABLE",
+    65: "UVM_MAP_DYNAMIC_PARALLELISM_REGION",
+    66: "UVM_UNMAP_EXTERNAL",
+    67: "UVM_TOOLS_FLUSH_EVENTS",
+    68: "UVM_ALLOC_SEMAPHORE_POOL",
+    69: "UVM_CLEAN_UP_ZOMBIE_RESOURCES",
+    70: "UVM_PAGEABLE_MEM_ACCESS_ON_GPU",
+    71: "UVM_POPULATE_PAGEABLE",
+    72: "UVM_VALIDATE_VA_RANGE",
+    73: "UVM_CREATE_EXTERNAL_RANGE",
+    74: "UVM_MAP_EXTERNAL_SPARSE",
+    75: "UVM_MM_INITIALIZE",
+}
+
+# What compute and rendering use; mode setting has no place in a GPU profile, and shows by number.
+_DRM: Final = {
+    0x00: "DRM_IOCTL_VERSION",
+    0x01: "DRM_IOCTL_GET_UNIQUE",
+    0x02: "DRM_IOCTL_GET_MAGIC",
+    0x05: "DRM_IOCTL_GET_CLIENT",
+    0x07: "DRM_IOCTL_SET_VERSION",
+    0x09: "DRM_IOCTL_GEM_CLOSE",
+    0x0A: "DRM_IOCTL_GEM_FLINK",
+    0x0B: "DRM_IOCTL_GEM_OPEN",
+    0x0C: "DRM_IOCTL_GET_CAP",
+    0x0D: "DRM_IOCTL_SET_CLIENT_CAP",
+    0x11: "DRM_IOCTL_AUTH_MAGIC",
+    0x1E: "DRM_IOCTL_SET_MASTER",
+    0x1F: "DRM_IOCTL_DROP_MASTER",
+    0x2D: "DRM_IOCTL_PRIME_HANDLE_TO_FD",
+    0x2E: "DRM_IOCTL_PRIME_FD_TO_HANDLE",
+    0x3A: "DRM_IOCTL_WAIT_VBLANK",
+    0xB2: "DRM_IOCTL_MODE_CREATE_DUMB",
+    0xB3: "DRM_IOCTL_MODE_MAP_DUMB",
+    0xB4: "DRM_IOCTL_MODE_DESTROY_DUMB",
+    0xBF: "DRM_IOCTL_SYNCOBJ_CREATE",
+    0xC0: "DRM_IOCTL_SYNCOBJ_DESTROY",
+    0xC1: "DRM_IOCTL_SYNCOBJ_HANDLE_TO_FD",
+    0xC2: "DRM_IOCTL_SYNCOBJ_FD_TO_HANDLE",
+    0xC3: "DRM_IOCTL_SYNCOBJ_WAIT",
+    0xC4: "DRM_IOCTL_SYNCOBJ_RESET",
+    0xC5: "DRM_IOCTL_SYNCOBJ_SIGNAL",
+    0xCA: "DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT",
+    0xCB: "DRM_IOCTL_SYNCOBJ_QUERY",
+    0xCC: "DRM_IOCTL_SYNCOBJ_TRANSFER",
+    0xCD: "DRM_IOCTL_SYNCOBJ_TIMELINE_SIGNAL",
+}
+
+_KFD: Final = {
+    0x01: "AMDKFD_IOC_GET_VERSION",
+    0x02: "AMDKFD_IOC_CREATE_QUEUE",
+    0x03: "AMDKFD_IOC_DESTROY_QUEUE",
+    0x04: "AMDKFD_IOC_SET_MEMORY_POLICY",
+    0x05: "AMDKFD_IOC_GET_CLOCK_COUNTERS",
+    0x06: "AMDKFD_IOC_GET_PROCESS_APERTURES",
+    0x07: "AMDKFD_IOC_UPDATE_QUEUE",
+    0x08: "AMDKFD_IOC_CREATE_EVENT",
+    0x09: "AMDKFD_IOC_DESTROY_EVENT",
+    0x0A: "AMDKFD_IOC_SET_EVENT",
+    0x0B: "AMDKFD_IOC_RESET_EVENT",
+    0x0C: "AMDKFD_IOC_WAIT_EVENTS",
+    0x11: "AMDKFD_IOC_SET_SCRATCH_BACKING_VA",
+    0x12: "AMDKFD_IOC_GET_TILE_CONFIG",
+    0x13: "AMDKFD_IOC_SET_TRAP_HANDLER",
+    0x14: "AMDKFD_IOC_GET_PROCESS_APERTURES_NEW",
+    0x15: "AMDKFD_IOC_ACQUIRE_VM",
+    0x16: "AMDKFD_IOC_ALLOC_MEMORY_OF_GPU",
+    0x17: "AMDKFD_IOC_FREE_MEMORY_OF_GPU",
+    0x18: "AMDKFD_IOC_MAP_MEMORY_TO_GPU",
+    0x19: "AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU",
+    0x1A: "AMDKFD_IOC_SET_CU_MASK",
+    0x1B: "AMDKFD_IOC_GET_QUEUE_WAVE_STATE",
+    0x1C: "AMDKFD_IOC_GET_DMABUF_INFO",
+    0x1D: "AMDKFD_IOC_IMPORT_DMABUF",
+    0x1E: "AMDKFD_IOC_ALLOC_QUEUE_GWS",
+    0x1F: "AMDKFD_IOC_SMI_EVENTS",
+    0x20: "AMDKFD_IOC_SVM",
+    0x21: "AMDKFD_IOC_SET_XNACK_MODE",
+    0x22: "AMDKFD_IOC_CRIU_OP",
+    0x23: "AMDKFD_IOC_AVAILABLE_MEMORY",
+}
+
+_NO_NAMES: Final[tuple[int, dict[int, str]]] = (-1, {})
+_BY_NUMBER: Final[dict[int, tuple[int, dict[int, str]]]] = {
+    DeviceDriver.NVIDIA: (ord("F"), _NVIDIA),
+    DeviceDriver.DRM: (ord("d"), _DRM),
+    DeviceDriver.KFD: (ord("K"), _KFD),
+}
+
+
+def command_name(driver: int, command: int) -> str:
+    """The name of an ioctl command, or `ioctl 0x…` where it is not known. `driver` may be any number."""
+    by_value = f"ioctl {command:#x}"
+    if driver == DeviceDriver.NVIDIA_UVM:
+        return _NVIDIA_UVM.get(command, by_value)
+    letter, names = _BY_NUMBER.get(driver, _NO_NAMES)
+    number = command & _NUMBER_MASK
+    if command >> 8 & 0xFF != letter:
+        return by_value
+    if driver == DeviceDriver.DRM and number in _DRM_DRIVER_COMMANDS:
+        return f"DRM driver command {number - _DRM_DRIVER_COMMANDS.start:#x}"
+    return names.get(number, by_value)

@@ -1,0 +1,121 @@
+"""Numbers and names in the tables for the terminal."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from otel_gpuflame.cli.tables import human, print_ledger, print_summary
+from otel_gpuflame.profile.ledger import Ledger
+from tests.unit.profile.builders import batch, call, counters, name_event, run, usual
+
+
+def console(width: int = 100) -> tuple[Console, io.StringIO]:
+    """A console and what is written to it."""
+    text = io.StringIO()
+    return Console(file=text, width=width, highlight=False), text
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0, "nanoseconds", "0 ns"),
+        (999, "nanoseconds", "999 ns"),
+        (1_000, "nanoseconds", "1.00 µs"),
+        (12_345, "nanoseconds", "12.3 µs"),
+        (123_456, "nanoseconds", "123 µs"),
+        (999_499, "nanoseconds", "999 µs"),
+        (999_999, "nanoseconds", "1.00 ms"),
+        (1_480_000_000, "nanoseconds", "1.48 s"),
+        (3_600_000_000_000, "nanoseconds", "3600 s"),
+        (0, "bytes", "0 B"),
+        (1023, "bytes", "1023 B"),
+        (1024, "bytes", "1.00 KiB"),
+        (21 * 2**30, "bytes", "21.0 GiB"),
+        (0, "count", "0"),
+        (1_234_567, "count", "1,234,567"),
+    ],
+)
+def test_numbers_have_three_digits_and_a_unit(value: int, unit: str, text: str) -> None:
+    """Times and sizes are rounded for reading, counts are given in full."""
+    assert human(value, unit) == text
+
+
+def rows_of(names: list[str], width: int = 100) -> str:
+    """The tables of launches of these kernels, one more of each than of the next."""
+    events = usual()
+    for handle, name in enumerate(names, 1):
+        rows = [call("cuLaunchKernel", object=handle)] * (len(names) - handle + 1)
+        events += [name_event(handle, name), batch(*rows)]
+    out, text = console(width)
+    print_summary(out, run(events)[0], 10)
+    return text.getvalue()
+
+
+def test_long_names_are_cut_where_they_stay_different() -> None:
+    """A long name needs one line, if its beginning tells it from the others."""
+    text = rows_of(["a" * 200, "b" * 200])
+    assert f"{'a' * 59}…" in text
+    assert f"{'b' * 59}…" in text
+    assert "a" * 60 not in text
+
+
+def test_names_that_would_look_the_same_are_shown_in_full() -> None:
+    """Two kernels are never two rows with the same text."""
+    names = [f"{'k' * 100}_{suffix}" for suffix in ("one", "two")] + ["other" * 30]
+    text = rows_of(names, width=160)
+    assert names[0] in text
+    assert names[1] in text
+    assert names[2] not in text
+
+
+def test_names_are_no_markup() -> None:
+    """What a program calls its kernels is shown, whatever brackets it has."""
+    assert "[bold]k[/nothing]" in rows_of(["[bold]k[/nothing]"])
+
+
+def ledger_text(ledger: Ledger) -> str:
+    """What is printed of a ledger."""
+    out, text = console()
+    print_ledger(out, ledger)
+    return text.getvalue()
+
+
+def test_a_ledger_without_losses_is_one_line() -> None:
+    """There is nothing to say beyond the totals."""
+    ledger = Ledger()
+    ledger.profiled.update({"launch": 1_200, "copy": 34})
+    assert ledger_text(ledger) == "1,234 calls seen, 1,234 profiled, 0 lost\n"
+
+
+def test_a_ledger_with_losses_says_of_what_and_why() -> None:
+    """The line adds up, and each kind with losses has its reasons; remarks of 0 are left out."""
+    ledger = Ledger()
+    ledger.profiled.update({"launch": 90, "copy": 5})
+    ledger.take_source(
+        counters(
+            launch={"seen": 100, "ring_full": 7, "no_return": 1},
+            copy={"seen": 9, "nested": 4},
+            stack={"lost": 3},
+        )
+    )
+    ledger.remarks.update({"inverted times": 0, "late for their window": 2})
+    assert ledger_text(ledger).splitlines() == [
+        "109 calls seen, 95 profiled, 8 lost, 4 inside another call, 2 still in the driver",
+        "  launch: no return 1, ring full 7",
+        "  late for their window: 2",
+        "  stacks lost on the way (sent again): 3",
+    ]
+
+
+def test_rows_have_their_share_of_the_whole() -> None:
+    """Shares are of the sum of all rows."""
+    names = ("first", "second", "third")
+    lines = [line.rstrip() for line in rows_of(list(names)).splitlines()]
+    assert [line.split()[1] for line in lines if line.endswith(names)] == [
+        "50.0%",
+        "33.3%",
+        "16.7%",
+    ]
