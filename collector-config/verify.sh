@@ -15,7 +15,7 @@ the backends for it: the profile type, the GPU wait of the whole recording, and 
   --pyroscope URL    query API of Pyroscope            [default: http://127.0.0.1:4040]
   --tempo URL        also send that span as a trace, and ask Tempo for it; such as
                      http://127.0.0.1:3200
-  --timeout SECONDS  how long to wait for the data to show up   [default: 60]
+  --timeout SECONDS  how long to wait for each thing to show up   [default: 60]
 
 Needs otel-gpuflame (with its extra `agent`), curl and python3 on PATH.
 Ends with 0 if everything is there, 1 if something is not, 2 if the command cannot run.
@@ -28,8 +28,8 @@ TEXT
 
 # What the recording holds: the service, one of its spans, and the type of its headline.
 readonly SERVICE='train_step.py'
-readonly TRACE_ID='e71a2a83cbe81fd1952e202d27583087'
-readonly SPAN_ID='fad6e97f171dfa0f'
+readonly TRACE_ID='fcfb012bd8e3ca1f9a2846663ec4e0d6'
+readonly SPAN_ID='d8593a81fef60246'
 readonly PROFILE_TYPE='gpu:gpu_wait:nanoseconds:gpu:nanoseconds'
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -72,9 +72,8 @@ read_arguments() {
 		esac
 		shift 2
 	done
-	case $timeout_s in
-	*[!0-9]*) cannot_run "--timeout $timeout_s is not a whole number of seconds" ;;
-	esac
+	[[ $timeout_s =~ ^[0-9]+$ ]] ||
+		cannot_run "--timeout $timeout_s is not a whole number of seconds"
 }
 
 check_tools() {
@@ -100,19 +99,20 @@ ask() {
 
 # The profile types that Pyroscope has, one a line.
 stored_types() {
-	ask ProfileTypes "{\"start\": $start_ms, \"end\": $end_ms}" |
-		python3 -c 'import json, sys
+	local answer
+	answer=$(ask ProfileTypes "{\"start\": $start_ms, \"end\": $end_ms}") || return
+	printf '%s' "$answer" | python3 -c 'import json, sys
 for kind in json.load(sys.stdin).get("profileTypes", []):
     print(kind["ID"])'
 }
 
 # Nanoseconds of GPU wait that Pyroscope has of the service; `$1` is a list of span ids in JSON.
 stored_ns() {
-	local body
+	local body answer
 	body=$(printf '{"profileTypeID": "%s", "labelSelector": "%s", "start": %s, "end": %s, "spanSelector": %s}' \
 		"$PROFILE_TYPE" "{service_name=\\\"$SERVICE\\\"}" "$start_ms" "$end_ms" "$1")
-	ask SelectMergeStacktraces "$body" |
-		python3 -c 'import json, sys
+	answer=$(ask SelectMergeStacktraces "$body") || return
+	printf '%s' "$answer" | python3 -c 'import json, sys
 print(json.load(sys.stdin).get("flamegraph", {}).get("total", 0))'
 }
 
@@ -127,21 +127,24 @@ send_recording() {
 # Waits until Pyroscope has `$3` ns more than the `$2` ns it had before; `$1` is what is looked for,
 # `$4` a list of span ids.
 await_ns() {
-	local what=$1 before=$2 expected=$3 spans=$4 found=0
+	local what=$1 before=$2 expected=$3 spans=$4 stored found=0
+	local deadline=$((SECONDS + timeout_s))
 	while :; do
-		found=$(($(stored_ns "$spans") - before))
+		# A query that fails once is asked again.
+		if stored=$(stored_ns "$spans" 2>/dev/null); then found=$((stored - before)); fi
 		if [ "$found" -eq "$expected" ]; then
 			say "ok  $what: $found ns of GPU wait"
 			return
 		fi
-		[ "$SECONDS" -lt "$timeout_s" ] || break
+		[ "$SECONDS" -lt "$deadline" ] || break
 		sleep 1
 	done
 	say "Pyroscope has these profile types: $(stored_types | paste -sd ' ')" >&2
 	if [ "$found" -eq 0 ]; then
 		fail "$what is not in Pyroscope at $pyroscope after $timeout_s s, although the Collector took it." \
-			"Look for 'Exporting failed' in the Collector's log; \"invalid label name ''\" there" \
-			"means that pyroscope.yaml is missing from its command line."
+			"Look for 'Exporting failed' in the Collector's log. With 'HTTP Status Code 400' there and" \
+			"\"invalid label name ''\" in Pyroscope's log, pyroscope.yaml is missing from the Collector's" \
+			"command line."
 	fi
 	fail "$what: Pyroscope has $found ns of GPU wait, and the recording $expected ns"
 }
@@ -176,8 +179,9 @@ sys.exit(not found(json.load(sys.stdin)))' "$SPAN_ID" 2>/dev/null
 }
 
 await_span() {
+	local deadline=$((SECONDS + timeout_s))
 	until stored_span; do
-		[ "$SECONDS" -lt "$timeout_s" ] ||
+		[ "$SECONDS" -lt "$deadline" ] ||
 			fail "trace $TRACE_ID is not in Tempo at $tempo after $timeout_s s," \
 				"although the Collector took it"
 		sleep 1
@@ -187,15 +191,14 @@ await_span() {
 
 read_arguments "$@"
 check_tools
-whole=$(expected_ns)
-of_span=$(expected_ns --span-id "$SPAN_ID")
+whole=$(expected_ns) || cannot_run "\`otel-gpuflame replay $CAPTURE\` fails: run it to see why"
+of_span=$(expected_ns --span-id "$SPAN_ID") || cannot_run "the recording has no span $SPAN_ID"
 # Fixed, so that what was there before can be told from what comes: others may be sending too.
 start_ms=$((($(date +%s) - 600) * 1000))
 end_ms=$((start_ms + 1200000))
 
-before=$(stored_ns '[]') && before_span=$(stored_ns "[\"$SPAN_ID\"]") ||
-	fail "Pyroscope at $pyroscope does not answer queries"
-SECONDS=0
+before=$(stored_ns '[]') || fail "Pyroscope at $pyroscope does not answer queries"
+before_span=$(stored_ns "[\"$SPAN_ID\"]") || fail "Pyroscope at $pyroscope answers no query by span"
 send_recording
 say "ok  the Collector at $collector took the recording"
 await_ns "the recording" "$before" "$whole" '[]'

@@ -95,6 +95,7 @@ struct task_struct {
 	struct signal_struct *signal;
 	struct files_struct *files;
 	__u64 start_time;
+	__u64 self_exec_id;
 	unsigned long nvcsw;
 	char comm[16];
 	struct thread_struct thread;

@@ -10,6 +10,8 @@ enum {
 	OGF_PF_EXITING = 0x4,
 	OGF_TASK_UNINTERRUPTIBLE = 0x2,
 	OGF_TASK_STOPPED_OR_TRACED = 0xc,
+	/* Stacks that a thread may take at once, beyond one each off_cpu_min_ns. */
+	OGF_STACK_BURST = 64,
 };
 
 /* Shorter ones are left out: they are many, and a GPU that idles for less is not worth an explanation. */
@@ -22,6 +24,32 @@ struct {
 	__type(value, struct ogf_call_event);
 	__uint(max_entries, 16384);
 } off_cpu SEC(".maps");
+
+/* Until when each thread has used up its stacks. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(max_entries, 16384);
+} stack_allowance SEC(".maps");
+
+/*
+ * Whether a thread that is switched out may take its stack, which costs it 2 µs and more. None can be off the CPU for
+ * off_cpu_min_ns more often than once in that time, so whoever exceeds this mostly takes stacks in vain.
+ */
+static __always_inline bool ogf_may_take_stack(__u32 tid, __u64 now_ns)
+{
+	__u64 *used_until = bpf_map_lookup_elem(&stack_allowance, &tid), first = now_ns + off_cpu_min_ns;
+
+	if (!used_until) {
+		bpf_map_update_elem(&stack_allowance, &tid, &first, BPF_ANY);
+		return true;
+	}
+	if (*used_until > now_ns + OGF_STACK_BURST * off_cpu_min_ns)
+		return false;
+	*used_until = (*used_until > now_ns ? *used_until : now_ns) + off_cpu_min_ns;
+	return true;
+}
 
 SEC("perf_event")
 int on_cpu_sample(void *context)
@@ -52,7 +80,10 @@ static __always_inline enum ogf_off_cpu_state ogf_off_cpu_state(bool preempted, 
 	return OGF_OFF_CPU_INTERRUPTIBLE;
 }
 
-/* The stack is taken now: when the thread is switched in again, its memory is not mapped yet. */
+/*
+ * The stack is taken now: when the thread is switched in again, its memory is not mapped yet. Without one, stack_hash
+ * stays {0, 0}.
+ */
 static __always_inline void ogf_switch_out(bool preempted, struct task_struct *task)
 {
 	struct ogf_target *target = ogf_current_target();
@@ -67,8 +98,10 @@ static __always_inline void ogf_switch_out(bool preempted, struct task_struct *t
 	ogf_fill_thread(target, OGF_KIND_OFF_CPU, &event);
 	event.bytes = ogf_off_cpu_state(preempted, task->__state);
 	event.flags |= OGF_CALL_RETURNED;
-	place = ogf_place_in_user();
-	ogf_take_stack(&place, target, &event);
+	if (ogf_may_take_stack(tid, event.start_ns)) {
+		place = ogf_place_in_user();
+		ogf_take_stack(&place, target, &event);
+	}
 	started_ns = event.start_ns;
 	event.start_ns = bpf_ktime_get_ns();
 	if (bpf_map_update_elem(&off_cpu, &tid, &event, BPF_ANY)) {

@@ -70,7 +70,10 @@ static __always_inline enum ogf_outcome ogf_send_name(struct pt_regs *regs, stru
 	head->tgid = bpf_get_current_pid_tgid() >> 32;
 	if ((call.cookie & 255) == OGF_NAME_RETURNED)
 		head->handle = PT_REGS_RC(regs);
-	else if (ogf_read_u64(call.handle, &head->handle))
+	else if ((__u32)PT_REGS_RC(regs) || ogf_read_u64(call.handle, &head->handle))
+		/* The driver refused (a CUresult other than 0): what the pointer leads to is from an earlier call. */
+		return OGF_OUTCOME_UNREADABLE;
+	if (!head->handle)
 		return OGF_OUTCOME_UNREADABLE;
 	if ((call.cookie & 255) == OGF_NAME_ALIAS) {
 		head->alias_of = call.name;

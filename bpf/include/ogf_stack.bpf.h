@@ -268,7 +268,8 @@ static __always_inline void ogf_take_stack(const struct ogf_place *place, const 
 	head->tgid = event->tgid;
 	head->tid = event->tid;
 	ogf_hash(head->stack_hash, event->process_start_ns);
-	ogf_hash(head->stack_hash, event->tgid);
+	/* After exec the same addresses may mean other code: always without address space randomisation. */
+	ogf_hash(head->stack_hash, bpf_get_current_task_btf()->self_exec_id << 32 | event->tgid);
 	ogf_walk_python(scratch, &target->python, event->thread_pointer);
 	ogf_walk_native(scratch, place);
 	/* Two stacks that differ only in why they end, or in what the leaf is, must not be taken for one. */

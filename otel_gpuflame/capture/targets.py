@@ -174,6 +174,12 @@ class Targets:
         self._describe(target)
         return target.attributes
 
+    def service_name(self, pid: int) -> str:
+        """The service of a target as described last; reads nothing."""
+        target = self._targets.get(pid)
+        attributes = dict(target.attributes or ()) if target is not None else {}
+        return str(attributes.get("service.name", "unknown_service"))
+
     def take_redescribed(self) -> set[int]:
         """Processes whose attributes have changed since the last call."""
         changed, self._redescribed = self._redescribed, set()
@@ -185,9 +191,12 @@ class Targets:
             return
         if target.attributes is None or len(target.due_ns) < _LOOKS_FOR_DESCRIPTION:
             self._describe(target)
-        root = self._proc / str(target.pid) / "root"
-        for path in {m.path for m in address_map.mappings if is_gpu_library(m.path)}:
-            key = self._attachments.attach(Path(f"{root}{path}"), now_ns)
+        directory = self._proc / str(target.pid)
+        libraries = {m.file_identity: m for m in address_map.mappings if is_gpu_library(m.path)}
+        for mapping in libraries.values():
+            # A driver update replaces the file under running programs: the path then means another inode.
+            path = f"map_files/{mapping.text}" if mapping.deleted else f"root{mapping.path}"
+            key = self._attachments.attach(directory / path, now_ns)
             if key is not None:
                 target.libraries.add(key)
         if self._host_wide and target.libraries and not target.layout:

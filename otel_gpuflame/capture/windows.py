@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final, Protocol
 
-from otel_gpuflame.correlate.budget import (
+from otel_gpuflame.capture.budget import (
     TargetCost,
     choose_duty,
     hit_cost,
     stratum_length_ns,
 )
-from otel_gpuflame.correlate.sampling import PlannedWindow, plan_window
+from otel_gpuflame.capture.plan import PlannedWindow, plan_window
 from otel_gpuflame.events.records import SamplingWindow
 
 logger = logging.getLogger(__name__)
@@ -210,6 +210,7 @@ class WindowControl:
         if self._strata_above_limit < _KILL_AFTER_STRATA:
             return False
         self.state.killed = True
+        self._plan = None
         logger.error(
             "kill switch: always-on probes cost a target %.1f %% of its time, the budget is %.1f %%; "
             "capture stops until SIGUSR2",

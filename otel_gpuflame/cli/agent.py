@@ -8,8 +8,9 @@ from types import FrameType
 
 import click
 
-from otel_gpuflame.cli.destination import destination
+from otel_gpuflame.cli.destination import destination, metrics_destination
 from otel_gpuflame.correlate.spans import SpanLink
+from otel_gpuflame.export.self_telemetry import SelfTelemetryOptions, metric_interval_s
 from otel_gpuflame.pipeline import AgentControl, AgentOptions, run_agent
 
 _NS = 1_000_000_000
@@ -39,7 +40,7 @@ class _Share(click.ParamType[float]):
     epilog="""\b
 Examples:
   sudo otel-gpuflame agent
-  sudo otel-gpuflame agent --endpoint http://collector:4317 --budget 0.5%
+  sudo otel-gpuflame agent --endpoint http://collector:4317 --budget 0.5% --no-self-telemetry
   sudo OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 otel-gpuflame agent --protocol http/protobuf
 Signals: SIGUSR1 switches capture off, SIGUSR2 on, SIGTERM sends what is left and ends."""
 )
@@ -88,7 +89,14 @@ Signals: SIGUSR1 switches capture off, SIGUSR2 on, SIGTERM sends what is left an
     show_default=True,
     help="Seconds to send what is left when told to stop.",
 )
+@click.option(
+    "--self-telemetry/--no-self-telemetry",
+    default=True,
+    show_default=True,
+    help="Send metrics about the agent and about GPU waits and launches of each service to the same endpoint.",
+)
 def agent(
+    *,
     endpoint: str | None,
     protocol: str | None,
     window_s: float,
@@ -96,11 +104,13 @@ def agent(
     duty: float | None,
     span_link: str,
     shutdown_s: float,
+    self_telemetry: bool,
 ) -> None:
     """Profile every process of this host that uses a GPU library, and send OTLP profiles to a Collector.
 
     Waits are always captured. Launches are captured in windows, as much as the budget allows, and scaled; estimates
-    come in the scope otel_gpuflame/estimated. Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH).
+    come in the scope otel_gpuflame/estimated. Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE,
+    CAP_DAC_READ_SEARCH).
     """
     control = AgentControl()
     _handle_signals(control)
@@ -111,8 +121,18 @@ def agent(
         duty=duty,
         span_link=SpanLink(span_link),
         shutdown_s=shutdown_s,
+        self_telemetry=_self_telemetry(endpoint, protocol) if self_telemetry else None,
     )
     run_agent(options, control)
+
+
+def _self_telemetry(endpoint: str | None, protocol: str | None) -> SelfTelemetryOptions | None:
+    if os.environ.get("OTEL_METRICS_EXPORTER", "").strip().lower() == "none":
+        return None
+    return SelfTelemetryOptions(
+        destination=metrics_destination(os.environ, endpoint, protocol),
+        interval_s=metric_interval_s(os.environ),
+    )
 
 
 def _handle_signals(control: AgentControl) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from otel_gpuflame.export.options import OtlpOptions, otlp_options
+from otel_gpuflame.export.options import METRICS, OtlpOptions, otlp_options
 
 _SIGNAL_ENDPOINT = "OTEL_EXPORTER_OTLP_PROFILES_ENDPOINT"
 _BASE_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -25,9 +25,29 @@ def destination(
     if endpoint is not None:
         # The flag is a base, like OTEL_EXPORTER_OTLP_ENDPOINT: for HTTP the path of the signal is appended.
         merged[_SIGNAL_ENDPOINT] = ""
-        merged[_BASE_ENDPOINT] = endpoint if "://" in endpoint else f"http://{endpoint}"
+        merged[_BASE_ENDPOINT] = _url(endpoint)
     elif default is not None and not (merged.get(_SIGNAL_ENDPOINT) or merged.get(_BASE_ENDPOINT)):
         merged[_BASE_ENDPOINT] = default
     if protocol is not None:
         merged["OTEL_EXPORTER_OTLP_PROFILES_PROTOCOL"] = protocol
     return otlp_options(merged)
+
+
+def metrics_destination(
+    environment: Mapping[str, str], endpoint: str | None, protocol: str | None
+) -> OtlpOptions:
+    """Where the agent's own metrics go: as its profiles, unless OTEL_EXPORTER_OTLP_METRICS_* say otherwise.
+
+    Raises:
+        ConfigError: a variable or the endpoint cannot be used.
+    """
+    merged = dict(environment)
+    if endpoint is not None:
+        merged[_BASE_ENDPOINT] = _url(endpoint)
+    if protocol is not None:
+        merged["OTEL_EXPORTER_OTLP_PROTOCOL"] = protocol
+    return otlp_options(merged, METRICS)
+
+
+def _url(endpoint: str) -> str:
+    return endpoint if "://" in endpoint else f"http://{endpoint}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 from typing import Final
 
 import click
@@ -12,6 +10,7 @@ from otel_gpuflame import __version__
 from otel_gpuflame.cli.agent import agent
 from otel_gpuflame.cli.demo import demo
 from otel_gpuflame.cli.doctor import doctor
+from otel_gpuflame.cli.logs import set_up_logging
 from otel_gpuflame.cli.record import record
 from otel_gpuflame.cli.replay import replay
 from otel_gpuflame.errors import ConfigError, OtelGpuflameError, SourceUnavailable
@@ -46,8 +45,7 @@ class _Group(click.Group):
 @click.option("-v", "--verbose", count=True, help="More messages on standard error; twice for all.")
 def cli(verbose: int) -> None:
     """GPU flame graphs for OpenTelemetry: which line of which request makes the GPU wait."""
-    level = [logging.WARNING, logging.INFO, logging.DEBUG][min(verbose, 2)]
-    logging.basicConfig(level=level, format="otel-gpuflame: %(message)s", stream=sys.stderr)
+    set_up_logging(verbose)
 
 
 for command in (record, replay, agent, demo, doctor):

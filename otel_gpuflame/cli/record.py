@@ -17,6 +17,7 @@ from otel_gpuflame import __version__
 from otel_gpuflame.cli.tables import human, print_ledger, print_summary, say
 from otel_gpuflame.pipeline import RecordOptions, RecordResult
 from otel_gpuflame.pipeline import record as run_record
+from otel_gpuflame.profile.ledger import CALL_KINDS
 
 
 class _StopRequest:
@@ -67,6 +68,25 @@ Examples:
     help="Also probe this GPU driver library from the start. May be repeated.",
 )
 @click.option(
+    "--cpu/--no-cpu",
+    default=True,
+    show_default=True,
+    help="Also 99 on-CPU samples a second, and stacks of threads that are off the CPU for 1 ms and more.",
+)
+@click.option(
+    "--driver/--no-driver",
+    default=True,
+    show_default=True,
+    help="Also time in ioctl, poll and mmap on GPU devices.",
+)
+@click.option(
+    "--device",
+    "devices",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Take this device for a GPU too, and all with its major number. May be repeated.",
+)
+@click.option(
     "-n",
     "--top",
     "limit",
@@ -83,6 +103,9 @@ def record(
     pid: int | None,
     duration_s: float | None,
     libraries: tuple[Path, ...],
+    cpu: bool,
+    driver: bool,
+    devices: tuple[Path, ...],
     limit: int,
     quiet: bool,
     command: tuple[str, ...],
@@ -96,6 +119,8 @@ def record(
         raise click.UsageError("give either a command after `--`, or --pid")
     if output is None and quiet:
         raise click.UsageError("--quiet without --output would do nothing")
+    if devices and not driver:
+        raise click.UsageError("--device with --no-driver would do nothing")
     options = RecordOptions(
         output=output,
         command=command,
@@ -103,6 +128,9 @@ def record(
         duration_s=duration_s,
         libraries=libraries,
         attributes=_attributes(command, pid),
+        cpu=cpu,
+        driver=driver,
+        devices=devices,
     )
     result = run_record(options, _StopRequest(has_command=bool(command)))
     console = Console(stderr=True, highlight=False)
@@ -130,7 +158,7 @@ def _print_outcome(console: Console, result: RecordResult, output: Path | None) 
         say(console, f"  not available here ({program}): {consequence}", "yellow")
     for error in result.attach_errors:
         say(console, f"  {error}", "yellow")
-    if not result.ledger.accounts():
+    if not any(account.kind in CALL_KINDS for account in result.ledger.accounts()):
         say(console, _why_nothing(result), "yellow")
     if output is not None:
         size = human(result.output_bytes, "bytes")

@@ -13,13 +13,18 @@ from rich.text import Text
 
 from otel_gpuflame.events.frames import FrameKind
 from otel_gpuflame.profile import sample_types
-from otel_gpuflame.profile.ledger import Ledger
+from otel_gpuflame.profile.ledger import CALL_KINDS, Ledger
 from otel_gpuflame.profile.model import Bundle, ValueType
 from otel_gpuflame.profile.top import TopRow, top_leaves, top_python_lines, total
 
 _NS_UNITS: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
 _BYTE_UNITS: Final = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 _NAME_WIDTH: Final = 60
+_THREAD_EVENTS: Final = {
+    "cpu_sample": "CPU samples",
+    "off_cpu": "times off the CPU",
+    "driver": "calls on GPU devices",
+}
 
 
 def human(value: float, unit: str) -> str:
@@ -51,7 +56,8 @@ def print_summary(console: Console, bundles: Sequence[Bundle], limit: int) -> No
 
 def print_ledger(console: Console, ledger: Ledger) -> None:
     """One line if nothing was lost, else a row for each kind with losses."""
-    accounts = ledger.accounts()
+    everything = ledger.accounts()
+    accounts = [account for account in everything if account.kind in CALL_KINDS]
     seen = sum(account.seen for account in accounts)
     lost = sum(account.lost for account in accounts)
     pending = sum(account.pending for account in accounts)
@@ -66,7 +72,10 @@ def print_ledger(console: Console, ledger: Ledger) -> None:
     parts += [f"{nested:,} inside another call"] if nested else []
     parts += [f"{pending:,} still in the driver"] if pending else []
     say(console, ", ".join(parts))
-    for account in accounts:
+    others = [f"{a.seen:,} {_THREAD_EVENTS[a.kind]}" for a in everything if a not in accounts]
+    if others:
+        say(console, ", ".join(others))
+    for account in everything:
         if account.lost:
             reasons = ", ".join(
                 f"{reason.replace('_', ' ')} {n:,}" for reason, n in account.dropped
@@ -122,5 +131,7 @@ def _cut(name: str) -> str:
 
 
 def _totals(bundles: Sequence[Bundle]) -> str:
-    values = (f"{t.type} {human(total(bundles, t), t.unit)}" for t in sample_types.ALL)
-    return "[bold]Totals[/]: " + ", ".join(values)
+    values = {t: total(bundles, t) for t in sample_types.ALL}
+    # What is only recorded on request is left out where there is none.
+    shown = (t for t, value in values.items() if value or t in sample_types.OF_CALLS)
+    return "[bold]Totals[/]: " + ", ".join(f"{t.type} {human(values[t], t.unit)}" for t in shown)

@@ -8,8 +8,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
-_SHIFT: Final = np.uint64(32)
+_MULTIPLIERS: Final = np.cumprod(np.full(16, 0x9E3779B97F4A7C15, np.uint64))
+"""Odd, so that every bit of a word counts. A sum of products in one step: each step of numpy that lets go of the
+interpreter lock may wait milliseconds for it afterwards, while a window is being encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +44,10 @@ def group(keys: NDArray[np.uint64], values: NDArray[np.int64]) -> Groups:
 def runs(keys: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """An order that puts equal rows of `keys` (n, k) side by side, and where in it each run of equal rows starts.
 
-    Rows are sorted by a 64-bit hash and neighbours compared in full, so a run never holds different rows. Rows whose
-    hashes collide may alternate: a row then has more than one run.
+    Rows (of at most 16 words) are sorted by a 64-bit hash and neighbours compared in full, so a run never holds
+    different rows. Rows whose hashes collide may alternate: a row then has more than one run.
     """
-    hashes = np.zeros(len(keys), np.uint64)
-    for column in keys.T:
-        hashes ^= column
-        hashes *= _MULTIPLIER
-        hashes ^= hashes >> _SHIFT
-    order = np.argsort(hashes)
+    order = np.argsort(np.einsum("k,kn->n", _MULTIPLIERS[: keys.shape[1]], keys.T))
     ordered = keys.T.take(order, axis=1)
     is_start = np.ones(len(keys), np.bool_)
     is_start[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)

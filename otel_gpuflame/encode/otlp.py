@@ -21,7 +21,7 @@ from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 i
 )
 from opentelemetry.proto.profiles.v1development import profiles_pb2
 
-from otel_gpuflame.encode.otlp_request import BuiltRequest, Part, build_request
+from otel_gpuflame.encode.otlp_request import Part, build_request
 from otel_gpuflame.errors import EncodeError
 from otel_gpuflame.profile.model import Bundle
 
@@ -39,12 +39,30 @@ _HEADROOM = 1.1
 """Pieces repeat frames, so cut into a tenth more of them than the sizes alone ask for."""
 
 
+class EncodedRequest(NamedTuple):
+    """A request, and the samples in it: one part for each of its profiles."""
+
+    request: ExportProfilesServiceRequest
+    parts: tuple[Part, ...]
+
+
 def encode_otlp(
     bundles: Sequence[Bundle],
     *,
     max_request_bytes: int = MAX_REQUEST_BYTES,
     dropped: Counter[str] | None = None,
 ) -> list[ExportProfilesServiceRequest]:
+    """As `encode_requests`, without saying which samples are where."""
+    encoded = encode_requests(bundles, max_request_bytes=max_request_bytes, dropped=dropped)
+    return [each.request for each in encoded]
+
+
+def encode_requests(
+    bundles: Sequence[Bundle],
+    *,
+    max_request_bytes: int = MAX_REQUEST_BYTES,
+    dropped: Counter[str] | None = None,
+) -> list[EncodedRequest]:
     """Encode all profiles of `bundles`, leaving out those without samples.
 
     A sample that alone exceeds a limit is dropped, and its value added to `dropped` under the name
@@ -57,14 +75,14 @@ def encode_otlp(
     """
     _check_schema()
     chooser = _Samples(bundles)
-    requests: list[ExportProfilesServiceRequest] = []
+    requests: list[EncodedRequest] = []
     # A stack of ranges, the next one on top: pieces come out in order.
     pending = [range(chooser.count)] if chooser.count else []
     while pending:
         chosen = pending.pop()
         excess, built = _attempt(chooser, chosen, max_request_bytes)
         if built is not None:
-            requests.append(built.request)
+            requests.append(built)
         elif len(chosen) == 1:
             _drop(chooser, chosen.start, dropped)
         else:
@@ -74,7 +92,7 @@ def encode_otlp(
 
 def _attempt(
     samples: _Samples, chosen: range, max_request_bytes: int
-) -> tuple[float, BuiltRequest | None]:
+) -> tuple[float, EncodedRequest | None]:
     """How many times too large a request of `chosen` is, and the request if it is not."""
     parts = list(samples.parts(chosen))
     excess = max(len(part.rows) for part in parts) / MAX_PROFILE_SAMPLES
@@ -85,7 +103,7 @@ def _attempt(
         built.request.ByteSize() / max_request_bytes,
         built.largest_profile_bytes / MAX_PROFILE_BYTES,
     )
-    return excess, built if excess <= 1 else None
+    return excess, EncodedRequest(built.request, tuple(parts)) if excess <= 1 else None
 
 
 def _drop(samples: _Samples, position: int, dropped: Counter[str] | None) -> None:

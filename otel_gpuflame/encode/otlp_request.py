@@ -174,8 +174,10 @@ class _Builder:
         self, message: pb.Profile, bundle: Bundle, sample_type: ValueType, rows: Rows
     ) -> None:
         message.sample_type.CopyFrom(self._value_type(sample_type))
-        message.period_type.CopyFrom(self._value_type(sample_types.PERIOD_TYPE))
-        message.period = sample_types.PERIOD
+        period = sample_types.period(sample_type)
+        if period is not None:
+            message.period_type.CopyFrom(self._value_type(period.type))
+            message.period = period.value
         message.time_unix_nano = bundle.window.start_unix_ns
         message.duration_nano = bundle.window.duration_ns
         message.attribute_indices.extend(

@@ -87,7 +87,7 @@ class _Builder:
                 np.zeros(len(profile.value), dtype=np.int64),
                 self._label_column(bundle, profile),
                 np.full(len(profile.value), self._types.index(profile.sample_type)),
-                profile.value,
+                profile.value * _pprof_type(profile.sample_type)[1],
             )
             for profile in profiles
         ]
@@ -140,13 +140,15 @@ class _Builder:
 
     def _write_header(self, message: profile_pb2.Profile) -> None:
         string = self._dictionary.string
-        message.sample_type.extend(self._value_type(type_) for type_ in self._types)
+        message.sample_type.extend(self._value_type(_pprof_type(type_)[0]) for type_ in self._types)
         headline = sample_types.HEADLINE
-        message.default_sample_type = string(
-            headline.type if headline in self._types else self._types[0].type
-        )
-        message.period_type.CopyFrom(self._value_type(sample_types.PERIOD_TYPE))
-        message.period = sample_types.PERIOD
+        default = headline if headline in self._types else self._types[0]
+        message.default_sample_type = string(_pprof_type(default)[0].type)
+        # There is one period a file: that of the type which is shown first.
+        period = sample_types.period(default)
+        if period is not None:
+            message.period_type.CopyFrom(self._value_type(period.type))
+            message.period = period.value
         comments = [f"otel_gpuflame {__version__}"]
         if self._bundles:
             windows = [bundle.window for bundle in self._bundles]
@@ -205,6 +207,16 @@ def _sample_types(bundles: Sequence[Bundle]) -> list[ValueType]:
     filled = [profile for profile in profiles if profile.value.size]
     types = dict.fromkeys(profile.sample_type for profile in filled or profiles)
     return list(types) or [sample_types.HEADLINE]
+
+
+def _pprof_type(sample_type: ValueType) -> tuple[ValueType, int]:
+    """What a type is called here, and by how much its values are multiplied.
+
+    A file has one period for all types, so CPU samples carry the time that they stand for.
+    """
+    if sample_type == sample_types.CPU_SAMPLES:
+        return sample_types.CPU_PERIOD.type, sample_types.CPU_PERIOD.value
+    return sample_type, 1
 
 
 def _differing_keys(resources: Iterable[AttributeSet]) -> frozenset[str]:

@@ -126,6 +126,7 @@ SYSTEM_CALLS: Final = (
 )
 """Calls on GPU devices of the operating system."""
 
+
 def is_windowed(api: Api) -> bool:
     """Whether the agent probes this call only in windows: it returns at once, and is not as rare as graph launches."""
     return api.blocking is Blocking.NEVER and api.kind is not Kind.GRAPH_LAUNCH
@@ -135,7 +136,7 @@ BY_ID: Final[dict[int, Api]] = {api.id: api for api in ALL + SYSTEM_CALLS}
 BY_NAME: Final[dict[str, Api]] = {api.name: api for api in ALL}
 
 CPU_SAMPLES_HZ: Final = 99
-"""On-CPU samples a second of CPU time. Not 100, so as not to run in step with what a program does at round intervals."""
+"""On-CPU samples a second of CPU time. Not 100, so as not to run in step with what programs do at round intervals."""
 
 SUBMISSIONS: Final = frozenset({Kind.LAUNCH, Kind.GRAPH_LAUNCH, Kind.COPY, Kind.SET})
 """Kinds that give the GPU work."""

@@ -104,16 +104,21 @@ def _channel(options: OtlpOptions) -> grpc.Channel:
     ]
     if options.plaintext:
         return grpc.insecure_channel(options.endpoint, options=settings)
-    key, certificate = client_certificate(options) or (None, None)
     try:
-        credentials = grpc.ssl_channel_credentials(
-            root_certificates=trusted_certificates(options),
-            private_key=key,
-            certificate_chain=certificate,
-        )
+        credentials = channel_credentials(options)
         return grpc.secure_channel(options.endpoint, credentials, options=settings)
     except (TypeError, ValueError) as error:
         raise ExportError(f"cannot set up TLS for {options.endpoint}: {error}") from error
+
+
+def channel_credentials(options: OtlpOptions) -> grpc.ChannelCredentials:
+    """What to trust and who we are. Raises ExportError where a certificate or key cannot be used."""
+    key, certificate = client_certificate(options) or (None, None)
+    return grpc.ssl_channel_credentials(
+        root_certificates=trusted_certificates(options),
+        private_key=key,
+        certificate_chain=certificate,
+    )
 
 
 def _retry_after_s(error: grpc.RpcError) -> float | None:

@@ -1,9 +1,9 @@
 """How to reach the receiver, from the environment variables that OpenTelemetry users know.
 
-Each setting is read from `OTEL_EXPORTER_OTLP_PROFILES_<NAME>`, else from
-`OTEL_EXPORTER_OTLP_<NAME>`. The specification does not define the first form yet; other exporters
-of profiles read it, and it follows the pattern of the other signals. An empty value counts as
-unset.
+Each setting is read from `OTEL_EXPORTER_OTLP_<SIGNAL>_<NAME>`, else from
+`OTEL_EXPORTER_OTLP_<NAME>`. For profiles the specification does not define the first form yet; other
+exporters of profiles read it, and it follows the pattern of the other signals. An empty value counts
+as unset.
 """
 
 from __future__ import annotations
@@ -18,15 +18,23 @@ from otel_gpuflame.errors import ConfigError
 Protocol: TypeAlias = Literal["grpc", "http/protobuf"]
 Compression: TypeAlias = Literal["gzip", "none"]
 
-HTTP_PATH = "/v1development/profiles"
-
 _BASE = "OTEL_EXPORTER_OTLP_"
-_SIGNAL = "OTEL_EXPORTER_OTLP_PROFILES_"
 # The specification leaves the choice open where there is history: opentelemetry-python takes gRPC,
 # and the agent should understand an environment as the application beside it does.
 _DEFAULT_PROTOCOL: Protocol = "grpc"
 _DEFAULT_TIMEOUT_MS = 10_000
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
+
+
+class Signal(NamedTuple):
+    """What is sent: its name in variables, and the path that it has at a receiver for HTTP."""
+
+    name: str
+    http_path: str
+
+
+PROFILES = Signal("PROFILES", "/v1development/profiles")
+METRICS = Signal("METRICS", "/v1/metrics")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +64,28 @@ class _Setting(NamedTuple):
     value: str
 
 
-def otlp_options(environ: Mapping[str, str]) -> OtlpOptions:
-    """Read the options from `environ`.
+class _Variables(NamedTuple):
+    """Where settings are read from."""
+
+    environ: Mapping[str, str]
+    signal: Signal
+
+    @property
+    def prefix(self) -> str:
+        """Of variables that concern the signal alone."""
+        return f"{_BASE}{self.signal.name}_"
+
+    def get(self, name: str) -> _Setting:
+        """A setting; empty where there is none."""
+        for prefix in (self.prefix, _BASE):
+            value = self.environ.get(prefix + name, "").strip()
+            if value:
+                return _Setting(prefix + name, value)
+        return _Setting(_BASE + name, "")
+
+
+def otlp_options(environ: Mapping[str, str], signal: Signal = PROFILES) -> OtlpOptions:
+    """Read the options for `signal` from `environ`.
 
     The timeout is in milliseconds, as the specification says of every duration in a variable
     (opentelemetry-python takes the same variable for seconds). Without a protocol it is gRPC,
@@ -66,9 +94,10 @@ def otlp_options(environ: Mapping[str, str]) -> OtlpOptions:
     Raises:
         ConfigError: a value cannot be used; the message names its variable.
     """
-    protocol = _protocol(environ)
-    endpoint, plaintext = _endpoint(environ, protocol)
-    key, certificate = _get(environ, "CLIENT_KEY"), _get(environ, "CLIENT_CERTIFICATE")
+    variables = _Variables(environ, signal)
+    protocol = _protocol(variables)
+    endpoint, plaintext = _endpoint(variables, protocol)
+    key, certificate = variables.get("CLIENT_KEY"), variables.get("CLIENT_CERTIFICATE")
     if bool(key.value) != bool(certificate.value):
         given, missing = (key, certificate) if key.value else (certificate, key)
         raise ConfigError(
@@ -78,25 +107,17 @@ def otlp_options(environ: Mapping[str, str]) -> OtlpOptions:
         protocol=protocol,
         endpoint=endpoint,
         plaintext=plaintext,
-        headers=_headers(environ),
-        timeout_s=_timeout_ms(environ) / 1000,
-        compression=_compression(environ),
-        certificate_file=_get(environ, "CERTIFICATE").value,
+        headers=_headers(variables),
+        timeout_s=_timeout_ms(variables) / 1000,
+        compression=_compression(variables),
+        certificate_file=variables.get("CERTIFICATE").value,
         client_key_file=key.value,
         client_certificate_file=certificate.value,
     )
 
 
-def _get(environ: Mapping[str, str], name: str) -> _Setting:
-    for prefix in (_SIGNAL, _BASE):
-        value = environ.get(prefix + name, "").strip()
-        if value:
-            return _Setting(prefix + name, value)
-    return _Setting(_BASE + name, "")
-
-
-def _protocol(environ: Mapping[str, str]) -> Protocol:
-    variable, value = _get(environ, "PROTOCOL")
+def _protocol(variables: _Variables) -> Protocol:
+    variable, value = variables.get("PROTOCOL")
     if value in ("grpc", "http/protobuf"):
         return value  # type: ignore[return-value]
     if not value:
@@ -104,8 +125,8 @@ def _protocol(environ: Mapping[str, str]) -> Protocol:
     raise ConfigError(f"{variable}={value!r} is not supported; use grpc or http/protobuf")
 
 
-def _compression(environ: Mapping[str, str]) -> Compression:
-    variable, value = _get(environ, "COMPRESSION")
+def _compression(variables: _Variables) -> Compression:
+    variable, value = variables.get("COMPRESSION")
     if value in ("", "gzip"):
         return "gzip"
     if value == "none":
@@ -113,8 +134,8 @@ def _compression(environ: Mapping[str, str]) -> Compression:
     raise ConfigError(f"{variable}={value!r} is not supported; use gzip or none")
 
 
-def _timeout_ms(environ: Mapping[str, str]) -> int:
-    variable, value = _get(environ, "TIMEOUT")
+def _timeout_ms(variables: _Variables) -> int:
+    variable, value = variables.get("TIMEOUT")
     if not value:
         return _DEFAULT_TIMEOUT_MS
     if value.isascii() and value.isdecimal() and int(value) > 0:
@@ -122,8 +143,8 @@ def _timeout_ms(environ: Mapping[str, str]) -> int:
     raise ConfigError(f"{variable}={value!r} is not a positive whole number of milliseconds")
 
 
-def _insecure(environ: Mapping[str, str]) -> bool:
-    variable, value = _get(environ, "INSECURE")
+def _insecure(variables: _Variables) -> bool:
+    variable, value = variables.get("INSECURE")
     if value.lower() in ("", "false"):
         return False
     if value.lower() == "true":
@@ -131,9 +152,9 @@ def _insecure(environ: Mapping[str, str]) -> bool:
     raise ConfigError(f"{variable}={value!r} is neither true nor false")
 
 
-def _headers(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+def _headers(variables: _Variables) -> tuple[tuple[str, str], ...]:
     """`name=value` pairs, separated by commas, values percent-encoded. Errors do not show values."""
-    variable, text = _get(environ, "HEADERS")
+    variable, text = variables.get("HEADERS")
     headers: dict[str, str] = {}
     for number, pair in enumerate(filter(str.strip, text.split(",")), start=1):
         name, equals, encoded = pair.partition("=")
@@ -149,23 +170,24 @@ def _headers(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(headers.items())
 
 
-def _endpoint(environ: Mapping[str, str], protocol: Protocol) -> tuple[str, bool]:
+def _endpoint(variables: _Variables, protocol: Protocol) -> tuple[str, bool]:
     """Where to send to, and whether that is without TLS."""
-    setting = _get(environ, "ENDPOINT")
-    insecure = _insecure(environ)
+    setting = variables.get("ENDPOINT")
+    insecure = _insecure(variables)
     if protocol == "grpc":
         if not setting.value:
             return "localhost:4317", True
-        return _grpc_endpoint(setting, insecure=insecure)
+        return _grpc_endpoint(setting, variables, insecure=insecure)
     if not setting.value:
-        return f"http://localhost:4318{HTTP_PATH}", True
-    return _http_endpoint(setting)
+        return f"http://localhost:4318{variables.signal.http_path}", True
+    return _http_endpoint(setting, variables)
 
 
-def _grpc_endpoint(setting: _Setting, *, insecure: bool) -> tuple[str, bool]:
+def _grpc_endpoint(setting: _Setting, variables: _Variables, *, insecure: bool) -> tuple[str, bool]:
     """A scheme decides about TLS; only without one does `insecure`."""
     has_scheme = "://" in setting.value
-    url = _split(setting, setting.value if has_scheme else f"//{setting.value}")
+    text = setting.value if has_scheme else f"//{setting.value}"
+    url = _split(setting, variables, text)
     plaintext = url.scheme == "http" if has_scheme else insecure
     if url.port is None and plaintext:
         raise ConfigError(
@@ -174,15 +196,15 @@ def _grpc_endpoint(setting: _Setting, *, insecure: bool) -> tuple[str, bool]:
     return url.netloc, plaintext
 
 
-def _http_endpoint(setting: _Setting) -> tuple[str, bool]:
+def _http_endpoint(setting: _Setting, variables: _Variables) -> tuple[str, bool]:
     """The URL of the signal is used as it is; a base URL gets the path of the signal."""
-    url = _split(setting, setting.value)
-    is_base = not setting.variable.startswith(_SIGNAL)
-    path = url.path.rstrip("/") + HTTP_PATH if is_base else url.path or "/"
+    url = _split(setting, variables, setting.value)
+    is_base = not setting.variable.startswith(variables.prefix)
+    path = url.path.rstrip("/") + variables.signal.http_path if is_base else url.path or "/"
     return url._replace(path=path).geturl(), url.scheme == "http"
 
 
-def _split(setting: _Setting, text: str) -> SplitResult:
+def _split(setting: _Setting, variables: _Variables, text: str) -> SplitResult:
     try:
         url = urlsplit(text)
         port_is_valid = url.port != 0
@@ -194,7 +216,7 @@ def _split(setting: _Setting, text: str) -> SplitResult:
         raise _bad_endpoint(setting, "has no host or no valid port")
     if url.username is not None:
         raise ConfigError(
-            f"{setting.variable} holds a user name; put credentials into {_SIGNAL}HEADERS"
+            f"{setting.variable} holds a user name; put credentials into {variables.prefix}HEADERS"
         )
     return url
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from otel_gpuflame.capture.calibrate import trap_cost_ns
 from otel_gpuflame.capture.live import LiveCapture, LiveOptions
-from otel_gpuflame.capture.windows import BudgetOptions, BudgetState
+from otel_gpuflame.capture.windows import BudgetOptions
 from otel_gpuflame.correlate.spans import SpanLink
 from otel_gpuflame.export import OtlpOptions, open_exporter
+from otel_gpuflame.export.agent_snapshot import AgentSnapshot
 from otel_gpuflame.export.delivery import Delivery
-from otel_gpuflame.profile import sample_types
+from otel_gpuflame.export.self_telemetry import SelfTelemetry, SelfTelemetryOptions
+from otel_gpuflame.pipeline.status import AgentStatus
 from otel_gpuflame.profile.aggregate import AggregateOptions, Aggregator
-from otel_gpuflame.profile.ledger import Ledger
 from otel_gpuflame.profile.model import Bundle
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,8 @@ _STEP_NS: Final = 100_000_000
 _DRAIN_POLL_NS: Final = 10_000_000
 """A 16 MiB ring holds 110,000 calls: at 100,000 calls/s a second's worth."""
 _NS: Final = 1_000_000_000
+_LAST_METRICS_S: Final = 2.0
+"""For the last values of metrics, when all profiles have been sent or given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,8 @@ class AgentOptions:
     duty: float | None = None
     span_link: SpanLink = SpanLink.LOCAL_ROOT
     shutdown_s: float = 10.0
+    self_telemetry: SelfTelemetryOptions | None = None
+    """Where the agent's own metrics go; None: nowhere."""
 
 
 @dataclass(slots=True)
@@ -48,25 +53,6 @@ class AgentControl:
     enabled: bool = True
 
 
-@dataclass(slots=True)
-class AgentStatus:
-    """What the agent has done so far; read by self-telemetry and by tests."""
-
-    ledger: Ledger = field(default_factory=Ledger)
-    budget: BudgetState = field(default_factory=BudgetState)
-    targets: int = 0
-    service_totals: Counter[tuple[str, str, bool]] = field(default_factory=Counter)
-    """(service name, sample type, whether estimated) → value."""
-    overheads: dict[int, float] = field(default_factory=dict)
-
-    def add(self, bundle: Bundle) -> None:
-        """Count what a bundle holds."""
-        service = str(dict(bundle.resource).get("service.name", "unknown_service"))
-        estimated = bundle.scope == sample_types.ESTIMATED_SCOPE
-        for profile in bundle.profiles:
-            self.service_totals[service, profile.sample_type.type, estimated] += profile.total
-
-
 class Agent:
     """Runs until `control.stop`. Construction may raise; `run` raises SourceUnavailable only at its start."""
 
@@ -75,6 +61,13 @@ class Agent:
         self._control = control
         self.status = AgentStatus()
         self.delivery = Delivery(open_exporter(options.destination))
+        self._telemetry = (
+            SelfTelemetry(options.self_telemetry, self.snapshot) if options.self_telemetry else None
+        )
+
+    def snapshot(self) -> AgentSnapshot:
+        """What is known now. From any thread."""
+        return AgentSnapshot(capture=self.status.snapshot, delivery=self.delivery.counts())
 
     def run(self) -> None:
         """Capture and deliver; flushes within the deadline when stopped."""
@@ -91,8 +84,20 @@ class Agent:
                 else:
                     self._control.stop.wait(0.2)
         finally:
-            self.delivery.close(self._options.shutdown_s)
-            sender.join(self._options.shutdown_s + 1)
+            self._shut_down(sender)
+
+    def _shut_down(self, sender: threading.Thread) -> None:
+        """Within the deadline, also when a request hangs."""
+        self.delivery.close(self._options.shutdown_s)
+        sender.join(self._options.shutdown_s + 0.5)
+        if sender.is_alive():
+            self.delivery.abort()
+            sender.join(0.5)
+        left = self.delivery.counts().waiting
+        if left:
+            logger.warning("export: %d profiles were on their way when time was up", left)
+        if self._telemetry is not None:
+            self._telemetry.close(_LAST_METRICS_S)
 
     def _session(self, trap_ns: float) -> None:
         """One stretch of capture: until stopped, switched off, or killed for its cost."""
@@ -103,7 +108,7 @@ class Agent:
                 window_ns=self._options.window_ns, span_link=self._options.span_link, sampled=True
             )
         )
-        self.status.ledger = aggregator.ledger
+        self.status.begin(aggregator.ledger)
         with LiveCapture(live_options) as live:
             aggregator.feed(live.start_event())
             while self._control.enabled and not self._control.stop.is_set():
@@ -113,6 +118,7 @@ class Agent:
             for event in live.finish():
                 self._deliver(aggregator.feed(event))
             self._deliver(aggregator.finish())
+            self.status.publish()
 
     def _deliver(self, bundles: Iterable[Bundle]) -> None:
         for bundle in bundles:
@@ -121,13 +127,20 @@ class Agent:
 
     def _note(self, live: LiveCapture) -> None:
         state = live.budget_state
-        self.status.targets = len(live.targets)
         if state is None:
             return
-        self.status.budget = state
-        self.status.overheads = {pid: state.overhead(pid) for pid in state.costs}
         if state.killed:
             self._control.enabled = False
+        if not self.status.is_due(time.monotonic_ns()):
+            return
+        services = {pid: live.targets.service_name(pid) for pid in state.costs}
+        self.status.publish(
+            targets=len(live.targets.pids()),
+            is_capturing=True,
+            duty=state.duty,
+            switch_ns=state.switch_ns,
+            overheads={pid: (name, state.overhead(pid)) for pid, name in services.items()},
+        )
 
 
 def run_agent(options: AgentOptions, control: AgentControl) -> AgentStatus:

@@ -35,6 +35,11 @@ class RecordOptions:
     duration_s: float | None = None
     libraries: tuple[Path, ...] = ()
     attributes: tuple[tuple[str, str], ...] = ()
+    cpu: bool = True
+    """Also on-CPU samples and off-CPU stacks."""
+    driver: bool = True
+    """Also system calls on GPU devices, and on `devices`."""
+    devices: tuple[Path, ...] = ()
 
 
 @dataclass(slots=True)
@@ -122,7 +127,14 @@ def _live_options(options: RecordOptions, command: StoppedCommand | None) -> Liv
     libraries = options.libraries
     if command is not None:
         libraries += tuple(installed_libraries(os.environ))
-    return LiveOptions(pids=(pid,), libraries=libraries, attributes=options.attributes)
+    return LiveOptions(
+        pids=(pid,),
+        libraries=libraries,
+        attributes=options.attributes,
+        cpu=options.cpu,
+        driver=options.driver,
+        devices=options.devices,
+    )
 
 
 def _open_output(path: Path | None, stack: contextlib.ExitStack) -> BinaryIO | None:

@@ -15,7 +15,7 @@ from otel_gpuflame.correlate.spans import SpanLink, link_columns
 from otel_gpuflame.correlate.threads import find_thread_times
 from otel_gpuflame.correlate.waits import find_waits
 from otel_gpuflame.events import apis
-from otel_gpuflame.events.frames import ProcessKey, Stack, StackKey
+from otel_gpuflame.events.frames import Frame, ProcessKey, Stack, StackKey
 from otel_gpuflame.events.records import (
     CallArray,
     Calls,
@@ -34,6 +34,7 @@ from otel_gpuflame.events.wire import CallFlag, Kind
 from otel_gpuflame.profile import labels
 from otel_gpuflame.profile.ledger import EVENT_KINDS, LOSSES, Ledger
 from otel_gpuflame.profile.model import AttributeSet, Bundle, Link, ValueType, Window
+from otel_gpuflame.profile.retention import Retention
 from otel_gpuflame.profile.sample_types import (
     CPU_SAMPLES,
     ESTIMATED_SCOPE,
@@ -43,10 +44,9 @@ from otel_gpuflame.profile.sample_types import (
     PROBABILITY_ATTRIBUTE,
     RELATIVE_ERROR_ATTRIBUTE,
 )
-from otel_gpuflame.profile.retention import Retention
 from otel_gpuflame.profile.samples import SampleTable
-from otel_gpuflame.profile.thread_samples import THREAD_KINDS, ThreadKey, add_thread_time
 from otel_gpuflame.profile.strata import Strata, Stratum
+from otel_gpuflame.profile.thread_samples import THREAD_KINDS, ThreadKey, add_thread_time
 
 _COMPACT_FROM_ROWS = 1 << 18
 """Groups of several batches are merged when this many have come together: 18 MiB."""
@@ -290,7 +290,7 @@ class Aggregator:
         values[:, 2] = waits.duration_ns
         threads = find_thread_times(rows)
         if threads is not None:
-            keys[threads.rows, 0] |= threads.mode
+            keys[threads.rows, 0] = keys[threads.rows, 0] & ~_BYTE | threads.mode
             keys[threads.rows, 2] = threads.subject
             values[threads.rows, 0] = threads.count
             values[threads.rows, 2] = threads.duration_ns
@@ -401,12 +401,13 @@ class Aggregator:
     def _add(self, table: SampleTable, key: list[int], sums: list[int]) -> None:
         api_id, mode = key[0] >> 8 & 0xFFFF, key[0] & 0xFF
         submissions, copied_bytes, waited_ns = sums
-        base = self._base(table, StackKey(key[2], key[3]))
-        link = _link(key[4:7])
         kind = key[0] >> 24 & 0xFF
+        no_stack = labels.NO_STACK_OFF_CPU if kind == Kind.OFF_CPU else labels.NO_STACK_TAKEN
+        base = self._base(table, StackKey(key[2], key[3]), no_stack)
+        link = _link(key[4:7])
         if kind in THREAD_KINDS:
             thread_key = ThreadKey(kind, api_id, mode, key[1])
-            add_thread_time(table, base, thread_key, link, submissions, waited_ns)
+            add_thread_time(table, thread_key, base, link, submissions or waited_ns)
             return
         call = table.indexes((labels.call_frame(api_id),))
         if waited_ns:
@@ -418,11 +419,11 @@ class Aggregator:
             table.add(GPU_LAUNCH, stack, link, submissions)
             table.add(GPU_COPY, stack, link, copied_bytes)
 
-    def _base(self, table: SampleTable, key: StackKey) -> tuple[int, ...]:
+    def _base(self, table: SampleTable, key: StackKey, none_taken: Frame) -> tuple[int, ...]:
         stack = self._stacks.get(key)
         if stack is not None:
             return table.base(key, stack.frames)
-        return table.indexes((labels.NO_STACK if any(key) else labels.NO_STACK_TAKEN,))
+        return table.indexes((labels.NO_STACK if any(key) else none_taken,))
 
     def _add_lost(self, tables: dict[int, SampleTable]) -> None:
         """What is counted and did not arrive, in the window in which that became known."""

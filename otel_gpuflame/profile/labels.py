@@ -15,6 +15,7 @@ from otel_gpuflame.profile.device_commands import command_name
 _MODULES = {Runtime.CUDA: "libcuda.so.1", Runtime.OPENCL: "libOpenCL.so.1"}
 _DRIVER_SHIFT = 32
 NO_STACK = mark("no stack: lost on the way")
+NO_STACK_OFF_CPU = mark("no stack: the thread is switched too often")
 NO_FRAMES = mark("no frames: the thread was in code that could not be resolved")
 NO_STACK_TAKEN = mark("no stack: no room to take one")
 

@@ -35,7 +35,9 @@ PROBABILITY_ATTRIBUTE: Final = "otel_gpuflame.sampling.probability"
 RELATIVE_ERROR_ATTRIBUTE: Final = "otel_gpuflame.sampling.relative_standard_error"
 """Profile attribute of estimates: standard error of the total over the last strata, as a share of it; inf at first."""
 
-ALL: Final = (GPU_WAIT, GPU_LAUNCH, GPU_COPY, GPU_DRIVER, OFF_CPU, CPU_SAMPLES)
+OF_CALLS: Final = (GPU_WAIT, GPU_LAUNCH, GPU_COPY)
+"""What calls of the driver library give: always captured."""
+ALL: Final = (*OF_CALLS, GPU_DRIVER, OFF_CPU, CPU_SAMPLES)
 HEADLINE: Final = GPU_WAIT
 
 

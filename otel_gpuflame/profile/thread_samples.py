@@ -24,21 +24,20 @@ class ThreadKey(NamedTuple):
 
 def add_thread_time(
     table: SampleTable,
-    base: tuple[int, ...],
     key: ThreadKey,
+    base: tuple[int, ...],
     link: Link | None,
-    count: int,
-    duration_ns: int,
+    value: int,
 ) -> None:
-    """Add a group of events of THREAD_KINDS over the captured stack `base`."""
+    """Add a group of events of THREAD_KINDS over the captured stack `base`: samples, or nanoseconds of the others."""
     if key.kind == Kind.CPU_SAMPLE:
         # A stack without any frame would be no stack at all.
         stack = base or table.indexes((labels.NO_FRAMES,))
-        table.add(CPU_SAMPLES, stack, link, count)
+        table.add(CPU_SAMPLES, stack, link, value)
     elif key.kind == Kind.OFF_CPU:
         stack = base + table.indexes((labels.off_cpu_frame(key.mode),))
-        table.add(OFF_CPU, stack, link, duration_ns)
+        table.add(OFF_CPU, stack, link, value)
     else:
         leaf = labels.device_call_frame(key.api_id, key.subject, key.mode)
         stack = base + table.indexes((labels.call_frame(key.api_id), leaf))
-        table.add(GPU_DRIVER, stack, link, duration_ns)
+        table.add(GPU_DRIVER, stack, link, value)

@@ -97,7 +97,8 @@ def measure(seconds: float = SECONDS, rate_per_s: int = RATE_PER_S) -> list[Figu
     aggregator, load = Aggregator(), _Load()
     stacks = workload.stacks()
     encoder = _Encoder(workload.window())
-    with _Recorder(LiveOptions(rings=RingSizes(calls=CALL_RING_BYTES))) as recorder:
+    recorder = _Recorder(LiveOptions(rings=RingSizes(calls=CALL_RING_BYTES)))
+    with recorder:
         producer = _start_producer(recorder.map_fds(), rate_per_s, seconds)
         # The producer has announced its stacks; what it knows nothing of, their frames, is filled in here.
         announced = [e for e in recorder.step(0) if isinstance(e, Stacks)]
@@ -125,7 +126,9 @@ def measure(seconds: float = SECONDS, rate_per_s: int = RATE_PER_S) -> list[Figu
     )
     share = f"of one core over {wall_s:.1f} s"
     return [
-        Figure(name="written by BPF", value=produced["written"] / produced["wall_s"], unit="calls/s"),
+        Figure(
+            name="written by BPF", value=produced["written"] / produced["wall_s"], unit="calls/s"
+        ),
         Figure(name="received", value=load.sequence.received, unit="calls"),
         Figure(
             name="lost",
@@ -138,9 +141,16 @@ def measure(seconds: float = SECONDS, rate_per_s: int = RATE_PER_S) -> list[Figu
         Figure(name="windows encoded meanwhile", value=encoder.rounds, unit="windows"),
         Figure(name="largest batch", value=load.largest_batch, unit="calls"),
         Figure(name="longest round", value=load.longest_round_s * 1e3, unit="ms"),
-        Figure(name="CPU, live source and aggregation", value=100 * load.cpu_s / wall_s, unit="%", note=share),
+        Figure(
+            name="CPU, live source and aggregation",
+            value=100 * load.cpu_s / wall_s,
+            unit="%",
+            note=share,
+        ),
         Figure(name="CPU, drain thread", value=100 * drain_cpu_s / wall_s, unit="%", note=share),
-        Figure(name="CPU, encoding thread", value=100 * encoder.cpu_s / wall_s, unit="%", note=share),
+        Figure(
+            name="CPU, encoding thread", value=100 * encoder.cpu_s / wall_s, unit="%", note=share
+        ),
         Figure(name="CPU, producer", value=100 * produced["cpu_s"] / wall_s, unit="%", note=share),
         Figure(
             name="longest pause of the producer", value=produced["longest_pause_s"] * 1e3, unit="ms"

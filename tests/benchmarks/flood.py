@@ -18,7 +18,8 @@ from ctypes import c_int, c_size_t, c_uint32, c_void_p
 from pathlib import Path
 from typing import Final
 
-from otel_gpuflame.capture.bpf.libbpf import BpfMap, BpfObject, LibbpfError, load_library
+from otel_gpuflame.capture.bpf.libbpf import BpfMap, BpfObject, LibbpfError
+from otel_gpuflame.capture.bpf.library import load_library
 from otel_gpuflame.events import wire
 from tests.benchmarks import workload
 
@@ -92,7 +93,10 @@ class Flood(BpfObject):
 def build() -> None:
     """Compile the producer. Raises RuntimeError with what make said."""
     result = subprocess.run(
-        ["make", "-s", "-C", str(ROOT / "bpf"), "bench"], capture_output=True, text=True, check=False
+        ["make", "-s", "-C", str(ROOT / "bpf"), "bench"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if result.returncode:
         raise RuntimeError(f"cannot build the producer:\n{result.stderr.strip()}")

@@ -14,7 +14,7 @@ from otel_gpuflame.events import apis, wire
 from otel_gpuflame.events.frames import Frame, FrameKind, ProcessKey, Stack, StackKey
 from otel_gpuflame.events.records import CallArray, HandleName, Names, Stacks, TargetInfo, Targets
 from otel_gpuflame.profile.model import AttributeSet, Bundle, Link, Profile, Window
-from otel_gpuflame.profile.sample_types import ALL, SCOPE
+from otel_gpuflame.profile.sample_types import GPU_COPY, GPU_LAUNCH, GPU_WAIT, SCOPE
 
 STACKS: Final = 10_000
 DEPTH: Final = 40
@@ -30,9 +30,7 @@ _WINDOW_NS: Final = 10_000_000_000
 # Above the largest pid that a kernel gives (2**22): no process of this host is described or read by mistake.
 _FIRST_TGID: Final = 1 << 23
 _INDEX: Final = np.arange(STACKS, dtype=np.uint64)
-_LINKED: Final = (
-    wire.CallFlag.HAS_SPAN | wire.CallFlag.SPAN_SAMPLED | wire.CallFlag.HAS_LOCAL_ROOT
-)
+_LINKED: Final = wire.CallFlag.HAS_SPAN | wire.CallFlag.SPAN_SAMPLED | wire.CallFlag.HAS_LOCAL_ROOT
 
 
 def processes() -> tuple[ProcessKey, ...]:
@@ -75,7 +73,7 @@ def put_spans(rows: CallArray, span: NDArray[np.uint64]) -> None:
 
 def calls(stack: NDArray[np.integer], start_ns: int, step_ns: int) -> CallArray:
     """Calls of the stacks with these indexes, `step_ns` apart from `start_ns` on."""
-    rows = call_templates()[stack]
+    rows: CallArray = call_templates()[stack]
     times_ns = np.uint64(start_ns) + np.arange(len(rows), dtype=np.uint64) * np.uint64(step_ns)
     rows["start_ns"] += times_ns
     rows["end_ns"][rows["end_ns"] > 0] += times_ns[rows["end_ns"] > 0]
@@ -119,7 +117,7 @@ def targets() -> Targets:
 
 
 def window() -> Bundle:
-    """STACKS stacks of exactly DEPTH frames, each with a sample of every sample type, for SPANS spans."""
+    """STACKS stacks of exactly DEPTH frames, each with a sample of three types, for SPANS spans."""
     paths = frame_paths()
     frames = _frames(paths)
     numbers = {place: number for number, place in enumerate(frames)}
@@ -133,7 +131,7 @@ def window() -> Bundle:
             # Of the size that such values have, and different everywhere, so that they do not compress away.
             value=(np.arange(1, STACKS + 1, dtype=np.int64) * 7_919 * 10 ** (4 * (place % 2))),
         )
-        for place, sample_type in enumerate(ALL)
+        for place, sample_type in enumerate((GPU_WAIT, GPU_LAUNCH, GPU_COPY))
     )
     return Bundle(
         resource=resource,
@@ -144,9 +142,7 @@ def window() -> Bundle:
             tuple(numbers[level, which] for level, which in enumerate(path))
             for path in paths.tolist()
         ),
-        links=tuple(
-            Link(words[:2].tobytes(), words[2:].tobytes()) for words in _span_words()
-        ),
+        links=tuple(Link(words[:2].tobytes(), words[2:].tobytes()) for words in _span_words()),
         attribute_sets=((), tuple(item for item in resource if item[0] == "service.name")),
         profiles=profiles,
     )

@@ -30,6 +30,7 @@ PYROSCOPE_LABELS = 30
 PYROSCOPE_LABEL_NAME_BYTES = 1024
 PYROSCOPE_LABEL_VALUE_BYTES = 2048
 PYROSCOPE_METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+PYROSCOPE_OFF_CPU, PYROSCOPE_CPU = "off_cpu", "cpu"
 PYROSCOPE_SPAN_LABELS = frozenset({"trace_id", "span_id"})
 PYROSCOPE_ADDED_LABELS = 10
 """`__name__`, `__type__`, `__unit__`, `__period_type__`, `service_name` and so on."""
@@ -222,9 +223,7 @@ def pyroscope_violations(request: Request) -> Iterator[Violation]:
     """What Grafana Pyroscope (2.x) refuses, or stores under a useless name."""
     for where, resource, scope, profile in contexts(request):
         strings = request.dictionary.string_table
-        name = strings[profile.period_type.type_strindex]
-        if not profile.period or not PYROSCOPE_METRIC_NAME.fullmatch(name):
-            yield Violation("pyroscope-period", where)
+        yield from _pyroscope_name(where, profile, strings)
         if not profile.time_unix_nano or not profile.duration_nano:
             yield Violation("pyroscope-time", where)
         if len(profile.samples) > PYROSCOPE_SAMPLES:
@@ -242,6 +241,19 @@ def pyroscope_violations(request: Request) -> Iterator[Violation]:
                 for index in attributes
             }
             yield from _pyroscope_series(where, shared | own)
+
+
+def _pyroscope_name(where: str, profile: pb.Profile, strings: Sequence[str]) -> Iterator[Violation]:
+    """Profiles are named after their period type, but off-CPU ones are known by having none."""
+    name = strings[profile.period_type.type_strindex]
+    has_period = profile.period != 0 or profile.HasField("period_type")
+    if strings[profile.sample_type.type_strindex] == PYROSCOPE_OFF_CPU:
+        if has_period:
+            yield Violation("pyroscope-off-cpu-period", where)
+    elif not profile.period or not PYROSCOPE_METRIC_NAME.fullmatch(name):
+        yield Violation("pyroscope-period", where)
+    elif name == PYROSCOPE_CPU and strings[profile.sample_type.type_strindex] != "samples":
+        yield Violation("pyroscope-cpu-samples", where)
 
 
 def _pyroscope_series(where: str, labels: dict[str, Any]) -> Iterator[Violation]:

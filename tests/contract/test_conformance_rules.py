@@ -84,6 +84,12 @@ def remove_service_name(request: Request) -> None:
     del attributes[[attribute.key for attribute in attributes].index("service.name")]
 
 
+def rename(request: Request, old: str, new: str) -> None:
+    """Call something else."""
+    strings = request.dictionary.string_table
+    strings[list(strings).index(old)] = new
+
+
 BREAKAGES: list[tuple[str, Breakage]] = [
     ("request-size", lambda r: r.dictionary.string_table.append("x" * 5_000_000)),
     ("empty", lambda r: r.ClearField("resource_profiles")),
@@ -132,6 +138,8 @@ BREAKAGES: list[tuple[str, Breakage]] = [
     ("sample-identity-twice", lambda r: first(r).samples.append(first(r).samples[0])),
     ("pyroscope-period", lambda r: first(r).ClearField("period")),
     ("pyroscope-period", lambda r: first(r).ClearField("period_type")),
+    ("pyroscope-off-cpu-period", lambda r: rename(r, "gpu_wait", "off_cpu")),
+    ("pyroscope-cpu-samples", lambda r: rename(r, "gpu", "cpu")),
     ("pyroscope-time", lambda r: first(r).ClearField("time_unix_nano")),
     ("pyroscope-time", lambda r: first(r).ClearField("duration_nano")),
     ("pyroscope-samples", many_samples),

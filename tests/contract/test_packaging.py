@@ -20,7 +20,10 @@ import pytest
 from tests.contract.native_build import ROOT, require_tools
 from tests.tiers import require
 
-NATIVE = ("capture.bpf.o", "libogf_drain.so", "libogf_context.so")
+NATIVE = (
+    *("capture.bpf.o", "libogf_drain.so", "libogf_context.so"),
+    *("libbpf.so.1", "libbpf-NOTICE"),
+)
 BUILD_FILES = ("pyproject.toml", "README.md", "CHANGELOG.md", ".gitignore")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "_artifacts", "node_modules")
 BASE = "opentelemetry-api"
@@ -111,9 +114,10 @@ def test_the_wheel_has_everything_that_runs(wheel: Path) -> None:
         names = set(archive.namelist())
     expected = {f"otel_gpuflame/_artifacts/{name}" for name in NATIVE}
     sources = ROOT / "otel_gpuflame"
-    patterns = ("**/*.py", "**/*.pyi", "encode/html_assets/*.js", "encode/html_assets/*.css")
-    patterns += ("encode/html_assets/*.html", "encode/html_assets/vendor/*.min.js")
-    for pattern in patterns:
+    assets = [
+        f"encode/html_assets/{kind}" for kind in ("*.js", "*.css", "*.html", "vendor/*.min.js")
+    ]
+    for pattern in ("**/*.py", "**/*.pyi", *assets):
         expected |= {str(p.relative_to(ROOT)) for p in sources.glob(pattern)}
     assert "otel_gpuflame/encode/_vendor/profile_pb2.py" in expected
     assert "otel_gpuflame/encode/html_assets/page.html" in expected

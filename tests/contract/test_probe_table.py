@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from otel_gpuflame.capture.bpf import probes
+from otel_gpuflame.capture.bpf import probes, programs
 from otel_gpuflame.capture.bpf.probes import ProbeSpec, Program, spec_for_symbol
 from otel_gpuflame.events import apis
 from otel_gpuflame.events.apis import Blocking, Runtime
@@ -97,7 +97,10 @@ def test_ids_never_change() -> None:
     words = IDS.split()
     expected = dict(zip(map(int, words[::2]), words[1::2], strict=True))
     assert {api.id: api.name for api in apis.ALL} == expected
-    assert len(apis.BY_ID) == len(apis.BY_NAME) == len(apis.ALL)
+    assert len(apis.BY_NAME) == len(apis.ALL)
+    system_calls = {300: "ioctl", 301: "poll", 302: "ppoll", 303: "mmap"}
+    assert {api.id: api.name for api in apis.SYSTEM_CALLS} == system_calls
+    assert {id_: api.name for id_, api in apis.BY_ID.items()} == expected | system_calls
 
 
 @pytest.mark.parametrize("spec", CALLS, ids=lambda spec: spec.base)
@@ -115,6 +118,26 @@ def test_cookies_say_what_the_table_says(spec: ProbeSpec) -> None:
         CookieShift.BLOCKING: arguments.blocking,
     }
     assert sum(value << shift for shift, value in fields(spec.cookie).items()) == spec.cookie
+
+
+def test_system_calls_say_where_descriptor_command_and_length_are() -> None:
+    """Positions are those of the system calls: ioctl(fd, command, …), mmap(…, length, …, fd, …), poll(fds, …)."""
+    arguments = {"ioctl": (1, 2, 0), "poll": (0, 0, 0), "ppoll": (0, 0, 0), "mmap": (5, 0, 2)}
+    (entry,) = (p for p in programs.OPTIONAL if p.name == "on_device_enter")
+    (leave,) = (p for p in programs.OPTIONAL if p.name == "on_device_exit")
+    found = {}
+    for tracepoint in entry.tracepoints:
+        values = fields(tracepoint.cookie)
+        name = apis.BY_ID[values[CookieShift.API]].name
+        assert tracepoint.name == f"sys_enter_{name}"
+        assert values[CookieShift.KIND] == Kind.DRIVER
+        found[name] = (
+            values[CookieShift.STREAM],
+            values[CookieShift.OBJECT],
+            values[CookieShift.BYTES],
+        )
+    assert found == arguments
+    assert {t.name for t in leave.tracepoints} == {f"sys_exit_{name}" for name in arguments}
 
 
 def test_fields_of_a_cookie_do_not_overlap() -> None:

@@ -74,7 +74,14 @@ def members(class_name: str) -> list[enum.Enum]:
 
 def field_size(dtype: np.dtype[Any], field: str) -> int:
     """Bytes of one field."""
-    return int((dtype.fields or {})[field][0].itemsize)
+    assert dtype.fields is not None
+    return int(dtype.fields[field][0].itemsize)
+
+
+def field_offset(dtype: np.dtype[Any], field: str) -> int:
+    """Where one field begins."""
+    assert dtype.fields is not None
+    return int(dtype.fields[field][1])
 
 
 def test_wire_is_what_the_generator_makes_of_the_object(
@@ -98,8 +105,7 @@ def test_dtypes_have_the_members_of_btf(
     """Every member of a struct is a field at the same offset, in the same order, and no more."""
     entry, dtype = btf["STRUCT", struct], DTYPES[struct]
     expected = [(m["name"], m["bits_offset"]) for m in entry["members"]]
-    fields = dtype.fields or {}
-    assert [(name, 8 * fields[name][1]) for name in dtype.names or ()] == expected
+    assert [(name, 8 * field_offset(dtype, name)) for name in dtype.names or ()] == expected
     assert dtype.itemsize == entry["size"]
 
 
@@ -109,7 +115,7 @@ def test_dtypes_have_the_layout_of_the_c_compiler(compiled: dict[str, int], stru
     dtype = DTYPES[struct]
     assert dtype.itemsize == compiled[f"{struct}@size"]
     for field in dtype.names or ():
-        assert (dtype.fields or {})[field][1] == compiled[f"{struct}.{field}@offset"], field
+        assert field_offset(dtype, field) == compiled[f"{struct}.{field}@offset"], field
         assert field_size(dtype, field) == compiled[f"{struct}.{field}@size"], field
 
 
@@ -119,7 +125,7 @@ def test_there_is_no_hidden_padding(struct: str) -> None:
     dtype = DTYPES[struct]
     end = 0
     for field in dtype.names or ():
-        assert (dtype.fields or {})[field][1] == end, field
+        assert field_offset(dtype, field) == end, field
         end += field_size(dtype, field)
     assert end == dtype.itemsize
 

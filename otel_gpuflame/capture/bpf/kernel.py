@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 
 from otel_gpuflame.capture.bpf.drain import POLL_NS, Drain, Ring
-from otel_gpuflame.capture.bpf.libbpf import BpfMap, BpfObject, LibbpfError, load_library
+from otel_gpuflame.capture.bpf.libbpf import BpfMap, BpfObject, LibbpfError
+from otel_gpuflame.capture.bpf.library import load_library
 from otel_gpuflame.capture.bpf.probes import Program
 from otel_gpuflame.capture.bpf.programs import CPU_SAMPLER, OPTIONAL, Feature, OptionalProgram
 from otel_gpuflame.capture.bpf.tracefs import tracepoint_id

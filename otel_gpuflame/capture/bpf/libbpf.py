@@ -1,4 +1,4 @@
-"""libbpf by ctypes: only what loading an object and attaching its programs needs. Needs libbpf 1.0 or newer."""
+"""libbpf by ctypes: only what loading an object and attaching its programs needs."""
 
 from __future__ import annotations
 
@@ -7,49 +7,10 @@ import errno
 import os
 import struct
 from collections.abc import Callable, Iterator
-from ctypes import c_bool, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import c_bool, c_char_p, c_size_t, c_uint64
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
-
-from otel_gpuflame.errors import SourceUnavailable
-
-LIBRARY_VARIABLE: Final = "OTEL_GPUFLAME_LIBBPF"
-_DEFAULT_LIBRARY: Final = "libbpf.so.1"
-
-# Name, result, arguments. Functions returning pointers give NULL and errno on failure since libbpf 1.0.
-_FUNCTIONS: Final[tuple[tuple[str, Any, tuple[Any, ...]], ...]] = (
-    ("libbpf_version_string", c_char_p, ()),
-    ("libbpf_set_print", c_void_p, (c_void_p,)),
-    ("bpf_object__open_mem", c_void_p, (c_char_p, c_size_t, c_void_p)),
-    ("bpf_object__load", c_int, (c_void_p,)),
-    ("bpf_object__close", None, (c_void_p,)),
-    ("bpf_object__next_program", c_void_p, (c_void_p, c_void_p)),
-    ("bpf_object__find_map_by_name", c_void_p, (c_void_p, c_char_p)),
-    ("bpf_program__name", c_char_p, (c_void_p,)),
-    ("bpf_program__fd", c_int, (c_void_p,)),
-    ("bpf_program__set_autoload", c_int, (c_void_p, c_bool)),
-    ("bpf_program__set_expected_attach_type", c_int, (c_void_p, c_int)),
-    ("bpf_program__attach", c_void_p, (c_void_p,)),
-    ("bpf_program__attach_perf_event_opts", c_void_p, (c_void_p, c_int, c_void_p)),
-    (
-        "bpf_program__attach_uprobe_opts",
-        c_void_p,
-        (c_void_p, c_int, c_char_p, c_size_t, c_void_p),
-    ),
-    ("bpf_link__destroy", c_int, (c_void_p,)),
-    ("bpf_map__fd", c_int, (c_void_p,)),
-    ("bpf_map__set_max_entries", c_int, (c_void_p, c_uint32)),
-    ("bpf_map_lookup_elem", c_int, (c_int, c_void_p, c_void_p)),
-    ("bpf_map_update_elem", c_int, (c_int, c_void_p, c_void_p, c_uint64)),
-    ("bpf_map_delete_elem", c_int, (c_int, c_void_p)),
-    ("bpf_map_get_next_key", c_int, (c_int, c_void_p, c_void_p)),
-    ("libbpf_num_possible_cpus", c_int, ()),
-)
-
-_PRINT_CALLBACK = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
-# A va_list cannot be formatted from Python, so libbpf's own messages are dropped and errno is reported instead.
-_SILENT = _PRINT_CALLBACK(lambda _level, _format, _arguments: 0)
 
 
 class LibbpfError(OSError):
@@ -100,23 +61,6 @@ class UprobeOptions(ctypes.Structure):
         ("is_return", c_bool),
         ("function_name", c_char_p),
     )
-
-
-def load_library(path: str | None = None) -> ctypes.CDLL:
-    """Libbpf with typed functions. Raises SourceUnavailable naming the package to install."""
-    name = path or os.environ.get(LIBRARY_VARIABLE) or _DEFAULT_LIBRARY
-    try:
-        library = ctypes.CDLL(name, use_errno=True)
-        for function, result, arguments in _FUNCTIONS:
-            symbol = getattr(library, function)
-            symbol.restype, symbol.argtypes = result, arguments
-    except (OSError, AttributeError) as error:
-        raise SourceUnavailable(
-            f"cannot use libbpf ({name}): {error}. Install libbpf 1.0 or newer "
-            f"(Debian, Ubuntu: apt-get install libbpf1) or set {LIBRARY_VARIABLE} to its path."
-        ) from error
-    library.libbpf_set_print(ctypes.cast(_SILENT, c_void_p))
-    return library
 
 
 class BpfObject:
@@ -181,7 +125,7 @@ class BpfObject:
         self._attach_perf_event(name, fd, cookie)
 
     def attach_sampler(self, name: str, cpu: int, frequency_hz: int) -> None:
-        """Run a program `frequency_hz` times a second while `cpu` is not idle; by a timer, so in virtual machines too."""
+        """Run a program `frequency_hz` times a second while `cpu` is not idle. By timer: virtual machines have it too."""
         fd = _open_perf_event(
             _PERF_TYPE_SOFTWARE,
             _PERF_COUNT_SW_CPU_CLOCK,

@@ -21,7 +21,7 @@ def tracepoint_id(category: str, name: str) -> int | None:
         found = _read_number(root / relative)
         if found is not None:
             return found
-    mount = _detached_mount()
+    mount = detached_mount("tracefs")
     if mount is None:
         return None
     try:
@@ -30,10 +30,10 @@ def tracepoint_id(category: str, name: str) -> int | None:
         os.close(mount)
 
 
-def _detached_mount() -> int | None:
-    """A descriptor of tracefs that is mounted nowhere: the host's mount table stays as it is."""
+def detached_mount(filesystem: str) -> int | None:
+    """A descriptor of a file system that is mounted nowhere: the host's mount table stays as it is."""
     libc = ctypes.CDLL(None, use_errno=True)
-    context = libc.syscall(_FSOPEN, b"tracefs", _CLOEXEC)
+    context = libc.syscall(_FSOPEN, filesystem.encode(), _CLOEXEC)
     if context < 0:
         return None
     try:

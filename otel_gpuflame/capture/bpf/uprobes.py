@@ -6,7 +6,7 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -93,7 +93,9 @@ class UprobeLinks:
         # Return probes first: a call that has its entry seen must also have its return seen.
         for program in sorted({point.program for point in points}, key=lambda p: not p.is_return):
             chosen = [p for p in points if p.program is program]
-            detachers += self._attach_program(path, program, chosen)
+            # One by one: when a probe is refused, those before it are still known to `detach`.
+            for detacher in self._attach_program(path, program, chosen):
+                detachers.append(detacher)
 
     def close_window(self) -> None:
         """Detach whatever was attached `in_window`."""
@@ -113,18 +115,17 @@ class UprobeLinks:
 
     def _attach_program(
         self, path: Path, program: Program, points: Sequence[ProbePoint]
-    ) -> list[Callable[[], None]]:
+    ) -> Iterator[Callable[[], None]]:
         if not self._multi:
-            return [
-                self._object.attach_uprobe(
+            for point in points:
+                yield self._object.attach_uprobe(
                     program.value,
                     path,
                     point.offset,
                     cookie=point.cookie,
                     is_return=program.is_return,
                 )
-                for point in points
-            ]
+            return
         fd = _link_create(
             self._object.program_fd(program.value),
             os.fsencode(path),
@@ -133,7 +134,7 @@ class UprobeLinks:
         )
         if fd < 0:
             raise LibbpfError(-fd, f"attach {program.value} to {path}")
-        return [partial(os.close, fd)]
+        yield partial(os.close, fd)
 
 
 def _run(detachers: list[Callable[[], None]]) -> None:

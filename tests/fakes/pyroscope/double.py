@@ -59,6 +59,11 @@ class PyroscopeDouble:
         self._http.close()
 
     @property
+    def refusals(self) -> tuple[str, ...]:
+        """Why requests were refused so far; over HTTP a Collector does not pass these words on."""
+        return self._ingest.refusals
+
+    @property
     def grpc_endpoint(self) -> str:
         """`host:port` of OTLP over gRPC."""
         return f"127.0.0.1:{self._grpc.port}"

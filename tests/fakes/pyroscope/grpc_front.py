@@ -14,6 +14,8 @@ from tests.fakes.pyroscope.limits import RefusedError
 SERVICE = "opentelemetry.proto.collector.profiles.v1development.ProfilesService"
 Request = profiles_service_pb2.ExportProfilesServiceRequest
 Response = profiles_service_pb2.ExportProfilesServiceResponse
+# The words travel in a header, and clients refuse headers above 8 KiB, at first only some of them.
+_MAX_DETAILS = 4096
 PushFunction = Callable[[Request], None]
 
 
@@ -50,7 +52,7 @@ def _export(push: PushFunction) -> Callable[[Request, grpc.ServicerContext], Res
         try:
             push(request)
         except RefusedError as error:
-            context.abort(error.refusal.grpc_code, str(error))
+            context.abort(error.refusal.grpc_code, str(error)[:_MAX_DETAILS])
         return Response()
 
     return export

@@ -45,6 +45,12 @@ class Ingest:
         self._limits = limits
         self._unix_ns = unix_ns
         self._bucket = _TokenBucket(limits, monotonic_ns)
+        self._refusals: list[str] = []
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """Why requests were refused so far, as the log of Pyroscope would say."""
+        return tuple(self._refusals)
 
     def push(self, request: ExportProfilesServiceRequest) -> None:
         """Store `request`.
@@ -53,6 +59,13 @@ class Ingest:
             RefusedError: it does not convert, then nothing was stored; or some series of it were refused, then
                 the others were.
         """
+        try:
+            self._push(request)
+        except RefusedError as error:
+            self._refusals.append(str(error))
+            raise
+
+    def _push(self, request: ExportProfilesServiceRequest) -> None:
         refused = [error for series in self._series(request) if (error := self._try(series))]
         if refused:
             # A profile that can never pass outranks one that may pass later.

@@ -48,7 +48,9 @@ def capture_held(
     aggregator = Aggregator(AggregateOptions(window_ns=None))
     with running(command, environment) as target:
         assert target.truth()["ready"] is True
-        options = LiveOptions((target.process.pid,), libraries, rings or RingSizes())
+        options = LiveOptions(
+            pids=(target.process.pid,), libraries=libraries, rings=rings or RingSizes()
+        )
         with LiveCapture(options) as live:
             events: list[Event] = [live.start_event()]
             target.go()

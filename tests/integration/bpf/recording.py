@@ -31,6 +31,7 @@ from otel_gpuflame.events.records import (
 )
 from otel_gpuflame.pipeline import ReplayResult, replay
 from otel_gpuflame.profile.aggregate import AggregateOptions
+from otel_gpuflame.profile.ledger import CALL_KINDS, Account
 from otel_gpuflame.profile.model import Bundle, Link, ValueType
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -66,6 +67,9 @@ class Capture:
         self.rows: CallArray = np.concatenate(
             [np.empty(0, wire.CALL), *(e.rows for e in events if isinstance(e, Calls))]
         )
+        kinds = self.rows["kind"]
+        self.calls: CallArray = self.rows[(kinds >= wire.Kind.LAUNCH) & (kinds <= wire.Kind.FREE)]
+        """Calls of the GPU driver's API: without samples of threads and system calls."""
         self.stacks: dict[StackKey, Stack] = {
             stack.key: stack for e in events if isinstance(e, Stacks) for stack in e.stacks
         }
@@ -83,15 +87,22 @@ class Capture:
 
     def kind(self, kind: wire.Kind) -> CallArray:
         """Rows of one kind of call."""
-        return self.rows[self.rows["kind"] == kind]
+        rows: CallArray = self.rows[self.rows["kind"] == kind]
+        return rows
 
     def api(self, name: str) -> CallArray:
         """Rows of one driver function, whatever alias was called."""
-        return self.rows[self.rows["api"] == apis.BY_NAME[name].id]
+        rows: CallArray = self.rows[self.rows["api"] == apis.BY_NAME[name].id]
+        return rows
 
     def count(self, kind: str, outcome: str) -> int:
         """Last value of a counter of the source, 0 where it never occurred."""
         return self.counters.get((kind, outcome), 0)
+
+    def assert_nothing_called(self) -> None:
+        """No call of the GPU driver's API is in the file, nor did the source see one."""
+        assert len(self.calls) == 0
+        assert [count for count in self.counters if count[0] in CALL_KINDS] == []
 
     def pending(self) -> dict[str, int]:
         """Calls of each kind that were seen and neither sent nor dropped; checks the books.
@@ -100,7 +111,7 @@ class Capture:
         pending, and what was sent is what arrived.
         """
         pending = {}
-        for kind in (k for k in wire.Kind if wire.Kind.LAUNCH <= k <= wire.Kind.FREE):
+        for kind in (k for k in wire.Kind if wire.Kind.LAUNCH <= k <= wire.Kind.DRIVER):
             name = kind.name.lower()
             by_outcome = {o: self.count(name, o.name.lower()) for o in wire.Outcome}
             seen = by_outcome.pop(wire.Outcome.SEEN)
@@ -149,6 +160,11 @@ class Recording:
         result = replay(self.path, AggregateOptions(window_ns=None, span_link=link))
         assert result.damage is None
         return result
+
+    def account(self, kind: str) -> Account:
+        """The books of one kind of call."""
+        (account,) = [each for each in self.result.ledger.accounts() if each.kind == kind]
+        return account
 
     def samples(self, sample_type: ValueType) -> list[Sample]:
         """All samples of one type, linked to innermost spans."""
@@ -209,6 +225,8 @@ def record(
     return Recording(output, done.returncode, done.stdout, done.stderr)
 
 
-def app(name: str, *arguments: object, python: str | os.PathLike[str] = sys.executable) -> list[str]:
+def app(
+    name: str, *arguments: object, python: str | os.PathLike[str] = sys.executable
+) -> list[str]:
     """Command line of a target program of this folder."""
     return [str(python), str(APPS / f"{name}.py"), *map(str, arguments)]

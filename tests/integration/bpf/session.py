@@ -79,7 +79,9 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[Running]:
+def running(
+    command: Sequence[str], environment: Mapping[str, str] | None = None
+) -> Iterator[Running]:
     """Start a program; it is killed at the end if it still runs."""
     with subprocess.Popen(
         command,

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
 import signal
+import threading
 from pathlib import Path
 
 import pytest
 
 from otel_gpuflame.events.wire import Kind
 from otel_gpuflame.profile.sample_types import GPU_LAUNCH, GPU_WAIT
-from tests.fakes.build import app_command
+from tests.fakes.build import app_command, fake_environment
 from tests.integration.bpf.recording import Recording, app, record, record_command, total
 from tests.integration.bpf.session import attach_and_record, attached, finished, running
 
@@ -23,32 +26,30 @@ def assert_late_work_recorded(recording: Recording) -> None:
     truth = recording.truth
     capture = recording.capture
     assert len(capture.kind(Kind.LAUNCH)) == capture.count("launch", "seen") == truth["launches"]
-    assert set(capture.rows["tgid"].tolist()) == {truth["pid"]}
+    assert set(capture.calls["tgid"].tolist()) == {truth["pid"]}
     (wait,) = recording.samples(GPU_WAIT)
     assert (truth["function"], truth["line"]) in wait.python()
 
 
-def test_a_running_process_is_recorded_from_when_the_recorder_comes(
-    output: Path, environment: dict[str, str]
-) -> None:
+@pytest.fixture(scope="module")
+def late(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Recording:
+    """A program that had done GPU work before the recorder came."""
+    output = tmp_path_factory.mktemp("late") / "test.ogfcap"
+    return attach_and_record(output, app("late", "--hold"), environment)
+
+
+def test_a_running_process_is_recorded_from_when_the_recorder_comes(late: Recording) -> None:
     """Attaching late sees all later calls, with Python frames and resource; what came before is not there."""
-    recording = attach_and_record(output, app("late", "--hold"), environment)
-    recording = Recording(
-        output, recording.exit_code, recording.stdout.splitlines()[-1], recording.stderr
-    )
-    assert_late_work_recorded(recording)
-    assert recording.capture.pending() == {}
-    assert recording.capture.targets[recording.truth["pid"]]["service.name"] == "late.py"
+    assert_late_work_recorded(late)
+    assert late.capture.pending() == {}
+    assert late.capture.targets[late.truth["pid"]]["service.name"] == "late.py"
 
 
-def test_kernels_named_before_the_recorder_came_have_a_mark(
-    output: Path, environment: dict[str, str]
-) -> None:
+def test_kernels_named_before_the_recorder_came_have_a_mark(late: Recording) -> None:
     """A handle that was looked up before is a kernel of unknown name, not a wrong one."""
-    recording = attach_and_record(output, app("late", "--hold"), environment)
-    samples = recording.samples(GPU_LAUNCH)
+    samples = late.samples(GPU_LAUNCH)
     assert {s.frames[-1].name for s in samples} == {"[kernel of unknown name]"}
-    assert total(samples) == recording.truth["launches"]
+    assert total(samples) == late.truth["launches"]
 
 
 def test_children_of_a_running_process_are_recorded(
@@ -65,6 +66,35 @@ def test_a_pid_that_does_not_exist_is_an_error(output: Path) -> None:
     recording = record(output, options=["--pid", 2**22 - 1])
     assert recording.exit_code == 1
     assert f"no process {2**22 - 1}" in recording.stderr
+
+
+def test_a_thread_is_not_a_process(output: Path) -> None:
+    """The number of a thread is refused with that of its process, not recorded in vain."""
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    recording = record(output, options=["--pid", thread.native_id])
+    done.set()
+    assert recording.exit_code == 1
+    assert f"{thread.native_id} is a thread of process {os.getpid()}" in recording.stderr
+
+
+def test_a_library_that_was_replaced_on_disk_is_still_probed(
+    tmp_path: Path, fakes: Path, output: Path
+) -> None:
+    """After a driver update running programs have the old file, which no path leads to any more."""
+    copy = tmp_path / "driver"
+    shutil.copytree(fakes, copy)
+    with running(app("late", "--hold"), fake_environment(copy)) as target:
+        target.truth()
+        # As package managers do it: the new file takes the place of the old one.
+        shutil.copy(copy / "libcuda.so.1", copy / "new")
+        (copy / "new").replace(copy / "libcuda.so.1")
+        with attached(output, target.process.pid) as recorder:
+            target.go()
+            assert target.finish() == 0
+            recording = finished(recorder, output)
+    assert len(recording.capture.kind(Kind.LAUNCH)) == 23
 
 
 def test_the_duration_ends_the_recording_and_not_the_command(
@@ -88,13 +118,15 @@ def test_a_wait_that_outlasts_the_recording_is_pending(
     output: Path, environment: dict[str, str]
 ) -> None:
     """A call that is still inside the driver is counted as such, and returns unharmed afterwards."""
-    command = record_command(output, *app_command("app_wait", 4_000, 1), options=["--duration", "2"])
+    command = record_command(
+        output, *app_command("app_wait", 3_000, 1), options=["--duration", 1.5]
+    )
     with running(command, environment) as recorder:
         code = recorder.process.wait(60)
         stdout = recorder.stdout.join()
     recording = Recording(output, code, stdout, recorder.stderr.text())
     assert recording.capture.pending() == {"wait": 1}
-    assert recording.result.ledger.accounts()[-1].pending == 1
+    assert recording.account("wait").pending == 1
     assert recording.samples(GPU_WAIT) == []
     assert len(recording.truth["duration_ns"]) == 1
 
@@ -110,7 +142,7 @@ def test_a_signal_ends_the_recording_of_a_process(
             recorder.process.send_signal(number)
             recording = finished(recorder, output)
         assert recording.exit_code == 0, recording.stderr
-        assert len(recording.capture.rows) == 0
+        recording.capture.assert_nothing_called()
         target.go()
         assert target.finish() == 0
         assert '"launches": 23' in target.stdout.text()

@@ -50,7 +50,7 @@ def test_nothing_is_lost_at_fifty_thousand_launches_a_second(
     assert_all_counted(recording, 100_003)
     rows = recording.capture.kind(Kind.LAUNCH)
     assert len(rows) == 100_003
-    assert recording.result.ledger.accounts()[0].lost == 0
+    assert recording.account("launch").lost == 0
     made = {thread["tid"]: thread["launches"] for thread in recording.truth["threads"]}
     assert {tid: int((rows["tid"] == tid).sum()) for tid in set(rows["tid"].tolist())} == made
 

@@ -23,9 +23,7 @@ NAME_FUNCTIONS = ("cuModuleGetFunction", "cuLibraryGetKernel", "cuKernelGetFunct
 
 
 @pytest.fixture(scope="module")
-def matrix(
-    tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]
-) -> Recording:
+def matrix(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Recording:
     """A recording of every function of the fake driver."""
     output = tmp_path_factory.mktemp("matrix") / "test.ogfcap"
     recording = record(output, *app_command("app_matrix"), environment=environment)
@@ -45,7 +43,7 @@ def made(recording: Recording) -> Counter[str]:
 
 def test_every_alias_is_counted(matrix: Recording) -> None:
     """Calls of a function are the sum over its aliases, each of which the program calls."""
-    seen = Counter(apis.BY_ID[api].name for api in matrix.capture.rows["api"].tolist())
+    seen = Counter(apis.BY_ID[api].name for api in matrix.capture.calls["api"].tolist())
     assert seen == made(matrix)
     assert len(seen) == sum(api.runtime is apis.Runtime.CUDA for api in apis.ALL)
     assert matrix.capture.pending() == {}
@@ -53,14 +51,14 @@ def test_every_alias_is_counted(matrix: Recording) -> None:
 
 def test_every_call_has_the_kind_of_its_function(matrix: Recording) -> None:
     """The kind in each row is that of the API table, and its arguments could be read."""
-    rows = matrix.capture.rows
+    rows = matrix.capture.calls
     assert all(row["kind"] == apis.BY_ID[int(row["api"])].kind for row in rows)
     assert not (rows["flags"] & CallFlag.ARGS_UNREADABLE).any()
 
 
 def test_calls_that_may_block_have_a_return(matrix: Recording) -> None:
     """A call has an end exactly where its function can block, never before its start."""
-    for row in matrix.capture.rows:
+    for row in matrix.capture.calls:
         can_block = apis.BY_ID[int(row["api"])].blocking is not apis.Blocking.NEVER
         assert bool(row["flags"] & CallFlag.RETURNED) == can_block
         assert not can_block or row["end_ns"] >= row["start_ns"]

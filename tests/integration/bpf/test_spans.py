@@ -41,7 +41,7 @@ def test_every_call_is_on_the_span_of_its_thread(spans: Recording) -> None:
     """Launches and waits of two threads with overlapping spans: each call has its own span's ids."""
     by_tid_and_span = {(s["tid"], s["trace_id"], s["span_id"]): s for s in spans.truth["spans"]}
     seen: Counter[tuple[tuple[int, str, str], int]] = Counter()
-    for row in spans.capture.rows:
+    for row in spans.capture.calls:
         if not row["flags"] & CallFlag.SPAN_SAMPLED:
             continue
         key = (int(row["tid"]), row["trace_id"].tobytes().hex(), row["span_id"].tobytes().hex())

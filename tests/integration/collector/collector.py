@@ -45,14 +45,14 @@ class Verdict:
 
 def validate_config(
     binary: Path,
-    config: Path,
-    *,
+    *configs: Path,
     env: Mapping[str, str] | None = None,
     feature_gates: Sequence[str] = (PROFILES_GATE,),
 ) -> Verdict:
-    """Run the Collector's own check of a configuration file; nothing listens or connects."""
+    """Run the Collector's own check of configuration files, merged in this order; nothing listens or connects."""
+    sources = [f"--config={config}" for config in configs]
     done = subprocess.run(
-        [str(binary), "validate", f"--config={config}", *_gate_arguments(feature_gates)],
+        [str(binary), "validate", *sources, *_gate_arguments(feature_gates)],
         env={**os.environ, **(env or {})},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -71,7 +71,7 @@ class RunningCollector:
     """A Collector child process, ready to receive while the `with` block runs.
 
     Give every listener port 0: the real ports are read from the Collector's log, so two test runs
-    never race for one. `config` is a file, or the YAML text itself.
+    never race for one. `config` is a file, or the YAML text itself; `overlays` are merged over it.
 
     Raises:
         CollectorError: on entry, when it ends or is not ready in time (with its log); on exit, when
@@ -83,11 +83,13 @@ class RunningCollector:
         binary: Path,
         config: Path | str,
         *,
+        overlays: Sequence[Path] = (),
         env: Mapping[str, str] | None = None,
         feature_gates: Sequence[str] = (PROFILES_GATE,),
     ) -> None:
         self._binary = binary
         self._config = config
+        self._overlays = tuple(overlays)
         self._env = dict(env or {})
         self._feature_gates = tuple(feature_gates)
         self._lines: list[str] = []
@@ -156,7 +158,7 @@ class RunningCollector:
         self._process = subprocess.Popen(
             [
                 str(self._binary),
-                *(f"--config={source}" for source in (config, *_TEST_OVERLAY)),
+                *(f"--config={source}" for source in (config, *self._overlays, *_TEST_OVERLAY)),
                 *_gate_arguments(self._feature_gates),
             ],
             env={**os.environ, **self._env},

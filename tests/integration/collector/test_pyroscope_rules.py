@@ -12,6 +12,10 @@ from google.protobuf import json_format
 from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import (
     ExportProfilesServiceRequest,
 )
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.profiles.v1development.profiles_pb2 import KeyValueAndUnit, Profile
 
@@ -346,17 +350,27 @@ def test_without_a_service_name_the_executable_stands_in(
     assert {p.labels["service_name"] for p in push(request)} == {expected}
 
 
-def test_references_into_the_string_table_are_not_followed() -> None:
-    """Keys and strings that a newer Collector moved into the dictionary are lost as labels."""
+def refer(request: Request, key: str) -> None:
+    """Move the key of a resource attribute, and a string value, into the string table, as Collectors do."""
+    (pair,) = [p for p in request.resource_profiles[0].resource.attributes if p.key == key]
+    pair.key, pair.key_strindex = "", string(request, key)
+    if pair.value.HasField("string_value"):
+        pair.value.string_value_strindex = string(request, pair.value.string_value)
+
+
+def test_a_referenced_string_is_lost() -> None:
+    """A key and a string that are only referred to make no label: the service has no name."""
     request = profiles_request()
-    for pair in request.resource_profiles[0].resource.attributes:
-        pair.key_strindex = string(request, pair.key)
-        pair.key = ""
-        if pair.value.HasField("string_value"):
-            index = string(request, pair.value.string_value)
-            pair.value.string_value_strindex = index
-    stored = push(request)
-    assert {p.labels["service_name"] for p in stored} == {"unknown_service"}
+    refer(request, "service.name")
+    assert {p.labels["service_name"] for p in push(request)} == {"unknown_service"}
+
+
+def test_a_number_behind_a_referenced_key_fails_the_request(pyroscope: PyroscopeDouble) -> None:
+    """It makes a label without a name, which is refused: the reason for collector-config/pyroscope.yaml."""
+    request = profiles_request()
+    refer(request, "process.pid")
+    with pytest.raises(grpc.RpcError, match="invalid label name ''"):
+        export_grpc(pyroscope.grpc_endpoint, request)
 
 
 def test_labels_take_strings_integers_and_lists_of_one() -> None:
@@ -493,7 +507,8 @@ def test_traces_are_not_for_pyroscope(pyroscope: PyroscopeDouble) -> None:
     with grpc.insecure_channel(pyroscope.grpc_endpoint) as channel:
         export = channel.unary_unary(
             "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
-            request_serializer=type(trace_request()).SerializeToString,
+            request_serializer=ExportTraceServiceRequest.SerializeToString,
+            response_deserializer=ExportTraceServiceResponse.FromString,
         )
         with pytest.raises(grpc.RpcError) as failed:
             export(trace_request(), timeout=20)

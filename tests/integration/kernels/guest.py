@@ -46,7 +46,9 @@ class GuestError(AssertionError):
     """The guest did not do all its jobs; the text ends with its console."""
 
 
-def write_initramfs(path: Path, fakes: Path, programs: Mapping[str, bytes], jobs: Sequence[Job]) -> None:
+def write_initramfs(
+    path: Path, fakes: Path, programs: Mapping[str, bytes], jobs: Sequence[Job]
+) -> None:
     """Everything that the guest holds; `programs` are put into /programs."""
     with path.open("wb") as file:
         archive = InitramfsWriter(file)

@@ -27,11 +27,13 @@ PACKAGES = PurePosixPath("/packages")
 FAKES = PurePosixPath("/fakes")
 # What takes room and serves nobody in a guest.
 _LEFT_OUT = frozenset(
-    ("test", "tests", "idlelib", "tkinter", "ensurepip", "lib2to3", "turtledemo", "pydoc_data")
-    + ("site-packages", "dist-packages")
+    [
+        *("test", "tests", "idlelib", "tkinter", "ensurepip", "lib2to3", "turtledemo"),
+        *("pydoc_data", "site-packages", "dist-packages"),
+    ]
 )
 # Loaded by name at run time, so no file says that it needs them.
-_LIBRARIES_BY_NAME = ("libbpf.so.1", "libstdc++.so.6", "libgcc_s.so.1")
+_LIBRARIES_BY_NAME = ("libstdc++.so.6", "libgcc_s.so.1")
 
 
 def python() -> str:
@@ -84,7 +86,9 @@ def _links_of_merged_usr(archive: InitramfsWriter) -> None:
 def _copy_folder(archive: InitramfsWriter, source: Path, place: PurePosixPath) -> list[Path]:
     copied = []
     for folder, names, files in os.walk(source):
-        names[:] = sorted(n for n in names if n not in _LEFT_OUT and not n.startswith((".", "config-")))
+        names[:] = sorted(
+            n for n in names if n not in _LEFT_OUT and not n.startswith((".", "config-"))
+        )
         for name in sorted(files):
             if name.startswith("_tkinter"):
                 continue  # It alone needs all of X11.
@@ -121,7 +125,9 @@ def _loader_paths(names: Iterable[str]) -> Iterator[str]:
     """Where the dynamic loader finds these libraries."""
     cache = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True)
     for name in names:
-        found = re.search(rf"^\s{re.escape(name)} \(.*x86-64\) => (\S+)$", cache.stdout, re.MULTILINE)
+        found = re.search(
+            rf"^\s{re.escape(name)} \(.*x86-64\) => (\S+)$", cache.stdout, re.MULTILINE
+        )
         assert found is not None, f"{name} is not installed"
         yield found[1]
 

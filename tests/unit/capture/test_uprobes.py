@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,16 +29,22 @@ POINTS = [
 
 
 class _Object:
-    """Notes what it is asked to attach."""
+    """Notes what it is asked to attach and detach; refuses one offset."""
 
-    def __init__(self) -> None:
+    def __init__(self, refused_offset: int = -1) -> None:
         self.attached: list[tuple[str, int, int, bool]] = []
+        self.detached: list[tuple[str, int, int, bool]] = []
+        self._refused_offset = refused_offset
 
     def attach_uprobe(
         self, program: str, path: Path, offset: int, *, cookie: int, is_return: bool
-    ) -> None:
+    ) -> Callable[[], None]:
         assert path == LIBRARY
-        self.attached.append((program, offset, cookie, is_return))
+        if offset == self._refused_offset:
+            raise LibbpfError(errno.EBUSY, f"attach {program}")
+        probe = (program, offset, cookie, is_return)
+        self.attached.append(probe)
+        return partial(self.detached.append, probe)
 
     def program_fd(self, program: str) -> int:
         return 100 + [p.value for p in Program].index(program)
@@ -77,7 +84,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> _Kernel:
 def test_return_probes_come_first_one_by_one() -> None:
     """A call whose entry is seen must have its return seen, so returns are attached before entries."""
     bpf_object = _Object()
-    links(bpf_object, multi=False).attach(LIBRARY, POINTS)
+    links(bpf_object, multi=False).attach("owner", LIBRARY, POINTS)
     returns = [is_return for *_, is_return in bpf_object.attached]
     assert returns == sorted(returns, reverse=True)
     assert sorted(bpf_object.attached) == sorted(
@@ -87,7 +94,7 @@ def test_return_probes_come_first_one_by_one() -> None:
 
 def test_return_probes_come_first_many_at_once(kernel: _Kernel) -> None:
     """The same with one link a program, which says whether it is for returns."""
-    links(_Object(), multi=True).attach(LIBRARY, POINTS)
+    links(_Object(), multi=True).attach("owner", LIBRARY, POINTS)
     assert [program.is_return for program, _, _ in kernel.links] == [
         True,
         True,
@@ -107,12 +114,62 @@ def test_return_probes_come_first_many_at_once(kernel: _Kernel) -> None:
 def test_detaching_closes_every_link_once(kernel: _Kernel) -> None:
     """All links are gone afterwards, and a second time does nothing."""
     attached = links(_Object(), multi=True)
-    attached.attach(LIBRARY, POINTS)
-    attached.detach()
+    attached.attach("owner", LIBRARY, POINTS)
+    attached.detach("owner")
     for descriptor in kernel.descriptors:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(descriptor)
-    attached.detach()
+    attached.detach("owner")
+
+
+def test_entries_are_detached_before_returns() -> None:
+    """As long as a call can be seen to begin, it can be seen to end."""
+    bpf_object = _Object()
+    attached = links(bpf_object, multi=False)
+    attached.attach("owner", LIBRARY, POINTS)
+    attached.detach("owner")
+    assert sorted(bpf_object.detached) == sorted(bpf_object.attached)
+    returns = [is_return for *_, is_return in bpf_object.detached]
+    assert returns == sorted(returns)
+
+
+def test_each_owner_has_its_own_probes() -> None:
+    """Detaching one library leaves the others; detaching all leaves none."""
+    bpf_object = _Object()
+    attached = links(bpf_object, multi=False)
+    attached.attach("one", LIBRARY, POINTS[:1])
+    attached.attach("two", LIBRARY, POINTS[2:3])
+    attached.detach("one")
+    attached.detach("unknown")
+    assert [offset for _, offset, *_ in bpf_object.detached] == [16]
+    attached.detach_all()
+    assert [offset for _, offset, *_ in bpf_object.detached] == [16, 32]
+
+
+def test_a_window_closes_what_it_opened() -> None:
+    """Probes of a window go with it, lasting ones stay; `detach` takes both."""
+    bpf_object = _Object()
+    attached = links(bpf_object, multi=False)
+    attached.attach("one", LIBRARY, POINTS[:1])
+    for _ in range(2):
+        attached.attach("one", LIBRARY, POINTS[2:3], in_window=True)
+        attached.close_window()
+        attached.close_window()
+    assert [offset for _, offset, *_ in bpf_object.detached] == [32, 32]
+    attached.attach("one", LIBRARY, POINTS[2:3], in_window=True)
+    attached.detach("one")
+    assert [offset for _, offset, *_ in bpf_object.detached] == [32, 32, 32, 16]
+
+
+def test_probes_before_a_refused_one_can_be_detached() -> None:
+    """When the kernel refuses a probe, those that were attached for the same program are not forgotten."""
+    bpf_object = _Object(refused_offset=48)
+    attached = links(bpf_object, multi=False)
+    with pytest.raises(LibbpfError, match="attach on_call_"):
+        attached.attach("owner", LIBRARY, POINTS)
+    assert bpf_object.attached
+    attached.detach("owner")
+    assert sorted(bpf_object.detached) == sorted(bpf_object.attached)
 
 
 def test_a_refused_link_names_program_and_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,10 +178,10 @@ def test_a_refused_link_names_program_and_file(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(uprobes, "_link_create", fake.create)
     attached = links(_Object(), multi=True)
     with pytest.raises(LibbpfError, match=r"attach on_call to /lib/libcuda\.so\.1") as error:
-        attached.attach(LIBRARY, POINTS)
+        attached.attach("owner", LIBRARY, POINTS)
     assert error.value.errno == errno.EPERM
     assert fake.descriptors
-    attached.detach()
+    attached.detach("owner")
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fake.descriptors[0])
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from click.testing import CliRunner, Result
 
@@ -54,7 +55,7 @@ STACKS = {
 }
 KERNELS = {1: "_Z4gemmv", 2: "_Z4reluv"}
 READABLE = {1: "gemm()", 2: "void relu<float>(float*)"}
-LINKED = {
+LINKED: dict[str, Any] = {
     "flags": SAMPLED | CallFlag.HAS_LOCAL_ROOT,
     "trace_id": TRACE_ID,
     "span_id": SPAN_ID,
@@ -75,9 +76,9 @@ def recording() -> list[Event]:
     for number in range(60):
         at_ns = START_NS + number * 1_000_000_000
         key = keys[number % len(keys)]
-        span = LINKED if number % 3 == 0 else {}
+        span: dict[str, Any] = LINKED if number % 3 == 0 else {}
         process = OTHER if number % 5 == 4 else PROCESS
-        shared = {"key": key, "process": process, "start_ns": at_ns, **span}
+        shared: dict[str, Any] = {"key": key, "process": process, "start_ns": at_ns, **span}
         events += [
             batch(
                 call("cuLaunchKernel", object=1 + number % 2, **shared),

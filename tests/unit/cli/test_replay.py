@@ -191,10 +191,10 @@ def test_two_replays_give_the_same_bytes(capture: Path, tmp_path: Path) -> None:
         assert result.returncode == 0, result.stderr
         outputs.append([path.read_bytes() for path in paths])
     assert outputs[0] == outputs[1]
-    options = AggregateOptions(window_ns=10_000_000_000)
+    windows = AggregateOptions(window_ns=10_000_000_000)
     requests = [
         [request.SerializeToString(deterministic=True) for request in encode_otlp(bundles)]
-        for bundles in (replay(capture, options).bundles for _ in range(2))
+        for bundles in (replay(capture, windows).bundles for _ in range(2))
     ]
     assert requests[0] == requests[1] != []
 
@@ -203,7 +203,7 @@ def test_windows_add_up_to_the_whole(capture: Path) -> None:
     """What is sent in windows of ten seconds is what the tables show for the whole."""
     windows = replay(capture, AggregateOptions(window_ns=10_000_000_000)).bundles
     assert len({bundle.window for bundle in windows}) > 5
-    assert {t.type: total(windows, t) for t in sample_types.ALL} == TOTALS
+    assert {name: total(windows, sample_types.by_name(name)) for name in TOTALS} == TOTALS
 
 
 def test_paths_with_brackets_and_long_paths_are_shown_as_they_are(

@@ -72,6 +72,49 @@ def test_header_says_what_and_when() -> None:
     ]
 
 
+def test_cpu_samples_are_the_time_that_they_stand_for() -> None:
+    """A file has one period, so `samples` become `cpu` in nanoseconds; the waits stay what is shown first."""
+    message = decode(
+        bundle(
+            {
+                sample_types.GPU_WAIT: [(0, -1, 0, 5)],
+                sample_types.CPU_SAMPLES: [(0, -1, 0, 3), (1, -1, 0, 1)],
+            }
+        )
+    )
+    strings = message.string_table
+
+    assert [(strings[t.type], strings[t.unit]) for t in message.sample_type] == [
+        ("gpu_wait", "nanoseconds"),
+        ("cpu", "nanoseconds"),
+    ]
+    assert sorted(tuple(sample.value) for sample in message.sample) == [
+        (0, 10_101_010),
+        (5, 30_303_030),
+    ]
+    assert strings[message.default_sample_type] == "gpu_wait"
+    assert (strings[message.period_type.type], message.period) == ("gpu", 1)
+
+
+def test_a_file_of_cpu_samples_has_their_period() -> None:
+    """Without waits it is a usual CPU profile."""
+    message = decode(bundle({sample_types.CPU_SAMPLES: [(0, -1, 0, 3)]}))
+    strings = message.string_table
+
+    assert strings[message.default_sample_type] == "cpu"
+    period_type = message.period_type
+    assert (strings[period_type.type], strings[period_type.unit]) == ("cpu", "nanoseconds")
+    assert message.period == 10_101_010
+
+
+def test_a_file_of_off_cpu_times_has_no_period() -> None:
+    """Every period of 1 ms and more is seen: nothing stands for more than itself."""
+    message = decode(bundle({sample_types.OFF_CPU: [(0, -1, 0, 3)]}))
+
+    assert not message.HasField("period_type")
+    assert message.period == 0
+
+
 def test_samples_have_a_value_for_each_type() -> None:
     """Profiles are merged by stack, span and attributes; a type without the sample has 0."""
     same = bundle(
@@ -198,7 +241,10 @@ def test_any_bundles_keep_their_totals(generated: list[Bundle]) -> None:
 
     expected: Counter[str] = Counter()
     for profile in (profile for one in generated for profile in one.profiles):
-        expected[profile.sample_type.type] += profile.total
+        if profile.sample_type == sample_types.CPU_SAMPLES:
+            expected["cpu"] += profile.total * 10_101_010
+        else:
+            expected[profile.sample_type.type] += profile.total
     found: Counter[str] = Counter()
     for index, sample_type in enumerate(message.sample_type):
         name = message.string_table[sample_type.type]

@@ -17,7 +17,7 @@ from otel_gpuflame.events.apis import Blocking
 from otel_gpuflame.events.frames import Frame, FrameKind, ProcessKey, Stack, StackKey
 from otel_gpuflame.events.records import CallArray, Event, Stacks, Watermark
 from otel_gpuflame.events.wire import CallFlag
-from otel_gpuflame.profile.ledger import CALL_KINDS
+from otel_gpuflame.profile.ledger import EVENT_KINDS, THREAD_KINDS
 from tests.unit.profile.builders import (
     ROOT_ID,
     START,
@@ -34,7 +34,7 @@ WINDOW_NS = 100_000
 WINDOWS = 5
 MAX_COPY_BYTES = 1 << 48
 UNKNOWN_API = 9_999
-UNKNOWN_KINDS = (0, 9, 12, 255)
+UNKNOWN_KINDS = (0, 12, 15, 255)
 DROPS = ("ring_full", "nested", "no_return", "table_full", "process_gone", "unreadable")
 SUBMISSIONS = ("launch", "graph_launch", "copy", "set")
 # A pid that is used again is another process.
@@ -43,7 +43,7 @@ PROCESSES = (ProcessKey(7, 1), ProcessKey(7, 2), ProcessKey(8, 1))
 KEYS = (StackKey(1, 1), StackKey(1, 2), StackKey(2, 1), StackKey(9, 9), StackKey(0, 0))
 
 Operation: TypeAlias = tuple[str, Any]
-_API = st.sampled_from([api.id for api in apis.ALL] + [UNKNOWN_API])
+_API = st.sampled_from([*apis.BY_ID, UNKNOWN_API])
 _TIME_NS = st.integers(START_NS - WINDOW_NS // 2, START_NS + WINDOWS * WINDOW_NS - 1)
 _SUBMITTED_BYTES = st.integers(0, 2**33) | st.sampled_from(
     [MAX_COPY_BYTES, MAX_COPY_BYTES + 1, 2**64 - 1]
@@ -92,8 +92,8 @@ _OPERATION: st.SearchStrategy[Operation] = st.one_of(
     st.tuples(st.just("call"), calls()),
     st.tuples(st.just("call"), calls()),
     st.tuples(st.just("call"), calls()),
-    st.tuples(st.just("drop"), st.tuples(st.sampled_from(CALL_KINDS), st.sampled_from(DROPS))),
-    st.tuples(st.just("enter"), st.sampled_from(CALL_KINDS)),
+    st.tuples(st.just("drop"), st.tuples(st.sampled_from(EVENT_KINDS), st.sampled_from(DROPS))),
+    st.tuples(st.just("enter"), st.sampled_from(EVENT_KINDS)),
     st.tuples(st.just("stack"), st.sampled_from(KEYS[:3])),
     st.tuples(
         st.just("name"),
@@ -121,8 +121,12 @@ class Expected:
     impossible: int = 0
     submissions: int = 0
     lost_submissions: int = 0
+    cpu_samples: int = 0
+    lost_cpu_samples: int = 0
     copied_bytes: int = 0
     waited_ns: int = 0
+    off_cpu_ns: int = 0
+    driver_ns: int = 0
 
     def take(self, operation: Operation) -> None:
         """Add one operation."""
@@ -134,6 +138,7 @@ class Expected:
             self.seen[kind] += 1
             self.dropped[kind, reason] += 1
             self.lost_submissions += kind in SUBMISSIONS and reason != "nested"
+            self.lost_cpu_samples += kind == "cpu_sample" and reason != "nested"
         elif what == "enter":
             self.seen[detail] += 1
             self.pending[detail] += 1
@@ -150,25 +155,30 @@ class Expected:
     def _take_call(self, row: Any) -> None:
         names = {int(kind): kind.name.lower() for kind in wire.Kind}
         kind = names.get(int(row["kind"]), "")
-        if kind in CALL_KINDS:
+        if kind in EVENT_KINDS:
             self.seen[kind] += 1
             self.profiled[kind] += 1
         else:
             self.unknown_kinds += 1
         self.submissions += kind in SUBMISSIONS
+        self.cpu_samples += kind == "cpu_sample"
         if kind == "copy":
             size = int(row["bytes"])
             self.impossible += size > MAX_COPY_BYTES
             self.copied_bytes += size if size <= MAX_COPY_BYTES else 0
-        self._take_wait(row)
+        self._take_duration(row, kind)
 
-    def _take_wait(self, row: Any) -> None:
+    def _take_duration(self, row: Any, kind: str) -> None:
         flags = int(row["flags"])
         if not flags & CallFlag.RETURNED:
             return
         duration_ns = int(row["end_ns"]) - int(row["start_ns"])
         if duration_ns < 0:
             self.inverted += 1
+            return
+        if kind in THREAD_KINDS:
+            self.off_cpu_ns += duration_ns if kind == "off_cpu" else 0
+            self.driver_ns += duration_ns if kind == "driver" else 0
             return
         api = apis.BY_ID.get(int(row["api"]))
         blocking = api.blocking if api else Blocking.NEVER

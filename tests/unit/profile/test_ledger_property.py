@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from otel_gpuflame.profile.aggregate import AggregateOptions
 from otel_gpuflame.profile.model import Bundle
-from otel_gpuflame.profile.sample_types import GPU_COPY, GPU_LAUNCH, GPU_WAIT
+from otel_gpuflame.profile.sample_types import (
+    CPU_SAMPLES,
+    GPU_COPY,
+    GPU_DRIVER,
+    GPU_LAUNCH,
+    GPU_WAIT,
+    OFF_CPU,
+)
 from otel_gpuflame.profile.top import total
 from tests.unit.profile.builders import START_NS, UNIX_OFFSET_NS, run
 from tests.unit.profile.history import OPERATIONS, WINDOW_NS, WINDOWS, Operation, events
@@ -68,12 +75,15 @@ def test_books_balance(
 def test_totals_are_those_of_the_calls(
     options: AggregateOptions, operations: list[Operation], cuts: frozenset[int]
 ) -> None:
-    """Over all windows: launches = submissions, delivered or lost; bytes and waits = their sums."""
+    """Over all windows: launches and CPU samples, delivered or lost, are counted; bytes and times are their sums."""
     history, expected = events(operations, cuts=cuts)
     bundles, _ = run(history, options)
     assert total(bundles, GPU_LAUNCH) == expected.submissions + expected.lost_submissions
     assert total(bundles, GPU_COPY) == expected.copied_bytes
     assert total(bundles, GPU_WAIT) == expected.waited_ns
+    assert total(bundles, CPU_SAMPLES) == expected.cpu_samples + expected.lost_cpu_samples
+    assert total(bundles, OFF_CPU) == expected.off_cpu_ns
+    assert total(bundles, GPU_DRIVER) == expected.driver_ns
 
 
 @pytest.mark.parametrize("options", WINDOW_OPTIONS, ids=["one window", "windows"])

@@ -66,7 +66,7 @@ def main() -> None:
     event = cl.enqueue_nd_range_kernel(queue, kernel, (SIZE,), None)
     wait_for_event(event)
     cl.enqueue_nd_range_kernel(queue, kernel, (SIZE // 64, 64), (4, 16))
-    cl.enqueue_fill_buffer(queue, second, np.float32(1.0), 0, SIZE_BYTES)
+    cl.enqueue_fill_buffer(queue, second, np.ones(1, np.float32), 0, SIZE_BYTES)
     cl.enqueue_copy(queue, first, second, byte_count=SIZE_BYTES // 2)
     later = read_later(cl, queue, host, first)
     finish(queue)

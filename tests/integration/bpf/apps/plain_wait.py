@@ -9,7 +9,7 @@ import sys
 KERNEL_NS = 100000000
 
 
-class Driver(object):
+class Driver:
     """The few driver calls that it takes to wait."""
 
     def __init__(self):
@@ -24,11 +24,12 @@ class Driver(object):
         self.cuda.fake_cuda_set_duration_ns(b"_Z5saxpyPfS_fi", ctypes.c_uint64(KERNEL_NS))
 
     def launch(self):
+        """Give the device something to wait for."""
         none = ctypes.c_void_p()
-        sizes = (1, 1, 1, 32, 1, 1, 0)
-        result = self.cuda.cuLaunchKernel(self.function, *(sizes + (none, none, none)))
+        arguments = (1, 1, 1, 32, 1, 1, 0, none, none, none)
+        result = self.cuda.cuLaunchKernel(self.function, *arguments)
         if result != 0:
-            sys.exit("cuLaunchKernel returned %d" % result)
+            sys.exit(f"cuLaunchKernel returned {result}")
 
 
 def this_stack():
@@ -42,44 +43,52 @@ def this_stack():
 
 
 def wait_for_gpu(driver):
+    """The wait, and its stack: both on one line."""
     return driver.cuda.cuStreamSynchronize(None), this_stack()
 
 
 def decorated(function):
+    """Put a frame in between."""
+
     def wrapper(*arguments):
         return function(
-            *arguments
+            *arguments,
         )
 
     return wrapper
 
 
-class Model(object):
+class Model:
+    """Calls through a method, a decorator and a lambda, over several lines each."""
+
     @decorated
     def step(self, driver):
+        """Wait."""
+        indirect = lambda given: wait_for_gpu(  # noqa: E731, PLW0108
+            given,
+        )
         waits = [
             1,
-            (lambda given: wait_for_gpu(
-                given
-            ))(driver),
+            indirect(driver),
         ]
         return waits[1]
 
 
 def generate(driver, count):
+    """Wait in a generator, while an exception is being handled."""
     for _ in range(count):
         driver.launch()
         try:
             raise ValueError
         except ValueError:
             yield Model().step(
-                driver
+                driver,
             )
 
 
 def main():
+    """Say that the driver is initialised, wait for a line, then wait for the GPU."""
     driver = Driver()
-    # With a reason to wait for the profiler: attach is complete when a line comes.
     print(json.dumps({"ready": True, "pid": os.getpid()}))
     sys.stdout.flush()
     sys.stdin.readline()

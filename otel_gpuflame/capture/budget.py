@@ -41,7 +41,7 @@ def stratum_length_ns(switch_ns: float, budget: float) -> int:
 
 
 def choose_duty(costs: Iterable[TargetCost], budget: float, switching: float) -> float:
-    """The largest duty at which no target loses more than `budget` (a share of its throughput); 1 where nothing is lost.
+    """The largest duty at which no target loses more than `budget` (a share of its throughput); 1 where none loses any.
 
     0 where always-on probes and switching alone reach the budget: then no window is opened.
     """

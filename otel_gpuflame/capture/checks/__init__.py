@@ -1,0 +1,1 @@
+"""Can this host capture? Each check tries the thing itself and names the remedy."""

@@ -1,0 +1,226 @@
+"""Sends the agent's own metrics through the OpenTelemetry SDK. Whatever goes wrong here never concerns profiles."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import (
+    Gauge,
+    Metric,
+    MetricExporter,
+    MetricExportResult,
+    MetricsData,
+    NumberDataPoint,
+    PeriodicExportingMetricReader,
+)
+from opentelemetry.sdk.resources import Resource
+
+from otel_gpuflame import __version__
+from otel_gpuflame.errors import ConfigError
+from otel_gpuflame.export.agent_snapshot import AgentSnapshot
+from otel_gpuflame.export.options import OtlpOptions
+from otel_gpuflame.export.self_metrics import OVERHEAD, register
+
+logger = logging.getLogger(__name__)
+
+_SCOPE: Final = "otel_gpuflame"
+_INTERVAL_VARIABLE: Final = "OTEL_METRIC_EXPORT_INTERVAL"
+_DEFAULT_INTERVAL_MS: Final = 60_000
+_EXPORTER_LOGGERS: Final = (
+    "opentelemetry.exporter.otlp.proto.grpc.exporter",
+    "opentelemetry.exporter.otlp.proto.grpc.metric_exporter",
+    "opentelemetry.exporter.otlp.proto.http.metric_exporter",
+    "opentelemetry.exporter.otlp.common.http",
+)
+
+Snapshot = Callable[[], AgentSnapshot]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfTelemetryOptions:
+    """Where metrics go, and how often."""
+
+    destination: OtlpOptions
+    interval_s: float = _DEFAULT_INTERVAL_MS / 1000
+
+
+def metric_interval_s(environ: Mapping[str, str]) -> float:
+    """Seconds between two exports, from the variable of the SDK. Raises ConfigError where that is no duration."""
+    text = environ.get(_INTERVAL_VARIABLE, "").strip()
+    if not text:
+        return _DEFAULT_INTERVAL_MS / 1000
+    if text.isascii() and text.isdecimal() and int(text) > 0:
+        return int(text) / 1000
+    raise ConfigError(
+        f"{_INTERVAL_VARIABLE}={text!r} is not a positive whole number of milliseconds"
+    )
+
+
+class SelfTelemetry:
+    """Exports from its construction until `close`, in a thread of the SDK."""
+
+    def __init__(self, options: SelfTelemetryOptions, snapshot: Snapshot) -> None:
+        """Raises ExportError where a certificate or key cannot be used. Nothing is connected until the first export."""
+        self._reasons = _Reasons()
+        self._reasons.attach()
+        watch = _Watch(options.destination.endpoint, self._reasons)
+        reader = PeriodicExportingMetricReader(
+            _exporter(options.destination, snapshot, watch),
+            export_interval_millis=options.interval_s * 1000,
+        )
+        self._provider = MeterProvider([reader], resource=agent_resource(), shutdown_on_exit=False)
+        register(self._provider.get_meter(_SCOPE, __version__), snapshot)
+
+    def close(self, timeout_s: float) -> None:
+        """Send the last values for at most `timeout_s` seconds."""
+        try:
+            self._provider.shutdown(timeout_millis=timeout_s * 1000)
+        except Exception as error:
+            # The SDK wraps whatever its readers raise into a bare Exception.
+            logger.warning("self-telemetry: the end was not orderly: %s", error)
+        finally:
+            self._reasons.detach()
+
+
+def agent_resource() -> Resource:
+    """The agent's own, with what OTEL_RESOURCE_ATTRIBUTES adds to it; never a target's."""
+    return Resource.create(
+        {
+            "service.name": _SCOPE,
+            "service.version": __version__,
+            "host.name": platform.node(),
+        }
+    )
+
+
+def with_overheads(data: MetricsData, now: AgentSnapshot, time_unix_ns: int) -> MetricsData:
+    """`data` with the overhead of each process that lives now: processes that have ended leave nothing behind."""
+    points = [
+        NumberDataPoint(
+            attributes=point.attributes,
+            start_time_unix_nano=0,
+            time_unix_nano=time_unix_ns,
+            value=point.value,
+        )
+        for point in OVERHEAD.points(now)
+    ]
+    if not points or not data.resource_metrics:
+        return data
+    metric = Metric(OVERHEAD.name, OVERHEAD.description, OVERHEAD.unit, Gauge(points))
+    first, *others = data.resource_metrics
+    scopes = [
+        replace(scope, metrics=[*scope.metrics, metric]) if scope.scope.name == _SCOPE else scope
+        for scope in first.scope_metrics
+    ]
+    return replace(data, resource_metrics=[replace(first, scope_metrics=scopes), *others])
+
+
+class _Reasons(logging.Filter):
+    """Keeps what the SDK's exporters would log, every minute the same, for a message of ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        self.last = record.getMessage()
+        return False
+
+    def attach(self) -> None:
+        for name in _EXPORTER_LOGGERS:
+            logging.getLogger(name).addFilter(self)
+
+    def detach(self) -> None:
+        for name in _EXPORTER_LOGGERS:
+            logging.getLogger(name).removeFilter(self)
+
+
+class _Watch:
+    """Tells once that metrics do not get through, and once that they do again."""
+
+    def __init__(self, endpoint: str, reasons: _Reasons) -> None:
+        self._endpoint = endpoint
+        self._reasons = reasons
+        self._has_failed = False
+
+    def note(self, result: MetricExportResult) -> MetricExportResult:
+        has_failed = result is not MetricExportResult.SUCCESS
+        if has_failed and not self._has_failed:
+            logger.warning(
+                "self-telemetry: metrics do not reach %s: %s. Profiles are not affected; set "
+                "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, or switch this off with --no-self-telemetry",
+                self._endpoint,
+                self._reasons.last or "no reason given",
+            )
+        elif self._has_failed and not has_failed:
+            logger.warning("self-telemetry: metrics reach %s again", self._endpoint)
+        self._has_failed = has_failed
+        return result
+
+
+def _exporter(options: OtlpOptions, snapshot: Snapshot, watch: _Watch) -> MetricExporter:
+    """The SDK's exporter, with settings read as for profiles: it would take a timeout for seconds."""
+    if options.protocol == "grpc":
+        return _grpc_exporter(options, snapshot, watch)
+    return _http_exporter(options, snapshot, watch)
+
+
+# Imported where needed, as for profiles: loading grpcio takes a tenth of a second that HTTP needs not.
+
+
+def _grpc_exporter(options: OtlpOptions, snapshot: Snapshot, watch: _Watch) -> MetricExporter:
+    import grpc  # noqa: PLC0415
+    from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import (  # noqa: PLC0415
+        OTLPMetricExporter,
+    )
+
+    from otel_gpuflame.export.grpc import channel_credentials  # noqa: PLC0415
+
+    class Exporter(OTLPMetricExporter):
+        def export(
+            self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any
+        ) -> MetricExportResult:
+            data = with_overheads(metrics_data, snapshot(), time.time_ns())
+            return watch.note(super().export(data, timeout_millis, **kwargs))
+
+    compression = grpc.Compression.Gzip if options.compression == "gzip" else None
+    return Exporter(
+        endpoint=options.endpoint,
+        insecure=options.plaintext,
+        credentials=None if options.plaintext else channel_credentials(options),
+        headers=options.headers,
+        timeout=options.timeout_s,
+        compression=compression or grpc.Compression.NoCompression,
+    )
+
+
+def _http_exporter(options: OtlpOptions, snapshot: Snapshot, watch: _Watch) -> MetricExporter:
+    from opentelemetry.exporter.otlp.proto.http import Compression  # noqa: PLC0415
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import (  # noqa: PLC0415
+        OTLPMetricExporter,
+    )
+
+    class Exporter(OTLPMetricExporter):
+        def export(
+            self, metrics_data: MetricsData, timeout_millis: float | None = 10_000, **kwargs: Any
+        ) -> MetricExportResult:
+            data = with_overheads(metrics_data, snapshot(), time.time_ns())
+            return watch.note(super().export(data, timeout_millis, **kwargs))
+
+    return Exporter(
+        endpoint=options.endpoint,
+        certificate_file=options.certificate_file or None,
+        client_key_file=options.client_key_file or None,
+        client_certificate_file=options.client_certificate_file or None,
+        headers=dict(options.headers),
+        timeout=options.timeout_s,
+        compression=Compression.Gzip
+        if options.compression == "gzip"
+        else Compression.NoCompression,
+    )

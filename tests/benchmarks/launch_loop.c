@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Target without an interpreter: for each line "COUNT" on standard input it launches that often through libfake_app and
+ * prints the nanoseconds that took.
+ */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "../fakes/cuda/abi.h"
+
+CUresult cuInit(unsigned int flags);
+CUresult cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice device);
+CUresult cuCtxSetCurrent(CUcontext context);
+CUresult cuModuleLoadData(CUmodule *ret, const void *image);
+CUresult cuModuleGetFunction(CUfunction *ret, CUmodule module, const char *name);
+int fake_app_launch_many(CUfunction function, CUstream stream, uint64_t count, double rate_per_s,
+			 uint64_t *ret_launched);
+
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000ULL + (uint64_t)now.tv_nsec;
+}
+
+static CUfunction find_kernel(void)
+{
+	CUcontext context;
+	CUmodule module;
+	CUfunction function;
+
+	if (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context) ||
+	    cuModuleLoadData(&module, "fake image") || cuModuleGetFunction(&function, module, "_Z5saxpyPfS_fi"))
+		return NULL;
+	return function;
+}
+
+int main(void)
+{
+	CUfunction function = find_kernel();
+	char line[32];
+
+	if (!function) {
+		fputs("launch_loop: the fake driver does not work\n", stderr);
+		return 1;
+	}
+	while (fgets(line, sizeof(line), stdin)) {
+		uint64_t count = strtoull(line, NULL, 10), launched = 0, begin_ns = now_ns();
+
+		if (fake_app_launch_many(function, NULL, count, 0.0, &launched) || launched != count)
+			return 1;
+		printf("%" PRIu64 "\n", now_ns() - begin_ns);
+		fflush(stdout);
+	}
+	return 0;
+}

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What threads do on the CPU, and what keeps them off it, with their Python lines."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pytest
+
+from otel_gpuflame.events.apis import CPU_SAMPLES_HZ
+from otel_gpuflame.events.frames import FrameKind, StackKey
+from otel_gpuflame.events.records import CallArray
+from otel_gpuflame.events.wire import Kind
+from otel_gpuflame.profile.sample_types import CPU_SAMPLES, OFF_CPU
+from tests.integration.bpf.recording import Capture, Recording, app, record, total
+from tests.integration.bpf.session import running
+from tests.integration.bpf.test_interpreters import SUPPORTED, interpreters
+
+pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
+
+CPU_SIDE: Final = ("--cpu", "--no-driver")
+BUSY_NS: Final = 4_000_000_000
+OFF_CPU_FROM_NS: Final = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def busy(bpf_tier: None, tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """A program that uses a CPU for 4 s, recorded while another one does the same."""
+    output = tmp_path_factory.mktemp("busy") / "busy.ogfcap"
+    with running(app("busy", 60_000_000_000)):
+        return record(output, *app("busy", BUSY_NS), options=CPU_SIDE)
+
+
+@pytest.fixture(scope="module")
+def sleeps(bpf_tier: None, tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """A program with a thread that sleeps long, and one that sleeps briefly."""
+    output = tmp_path_factory.mktemp("sleeps") / "sleeps.ogfcap"
+    return record(output, *app("sleeps"), options=CPU_SIDE)
+
+
+def durations_ns(rows: CallArray) -> list[int]:
+    """How long each of the rows lasted."""
+    durations: list[int] = (rows["end_ns"] - rows["start_ns"]).astype(np.int64).tolist()
+    return durations
+
+
+def at_line(capture: Capture, rows: CallArray, function: str, line: int) -> CallArray:
+    """Rows whose innermost Python frame is this line."""
+    chosen = []
+    for index, (high, low) in enumerate(rows["stack_hash"].tolist()):
+        stack = capture.stacks.get(StackKey(high, low))
+        python = [f for f in stack.frames if f.kind is FrameKind.PYTHON] if stack else []
+        if python and (python[-1].name, python[-1].line) == (function, line):
+            chosen.append(index)
+    return rows[chosen]
+
+
+def test_samples_are_as_many_as_the_cpu_time_says(busy: Recording) -> None:
+    """A second of CPU time, as the program measures it, is 99 samples, and all have the function's name."""
+    assert busy.exit_code == 0, busy.stderr
+    samples = [s for s in busy.samples(CPU_SAMPLES) if "spin_on_cpu" in dict(s.python())]
+    expected = CPU_SAMPLES_HZ * busy.truth["cpu_ns"] / 1e9
+    # On a loaded machine the count is a binomial of some 400: 15 % is more than three standard deviations.
+    assert total(samples) == pytest.approx(expected, rel=0.15)
+    assert {tuple(name for name, _ in s.python()) for s in samples} == {
+        ("<module>", "main", "spin_on_cpu")
+    }
+
+
+def test_other_processes_are_not_sampled(busy: Recording) -> None:
+    """A program that was not to be recorded, and the recorder itself, leave no event."""
+    rows = busy.capture.rows
+    assert set(rows["kind"].tolist()) == {Kind.CPU_SAMPLE, Kind.OFF_CPU}
+    assert set(rows["tgid"].tolist()) == {busy.truth["pid"]}
+
+
+def test_books_of_thread_times_balance(busy: Recording, sleeps: Recording) -> None:
+    """What the source has seen is in the file, and in the profile."""
+    for recording in (busy, sleeps):
+        assert recording.capture.pending() == {}
+        accounts = {a.kind: a for a in recording.result.ledger.accounts()}
+        assert set(accounts) <= {"cpu_sample", "off_cpu"}
+        for account in accounts.values():
+            rows = recording.capture.kind(Kind[account.kind.upper()])
+            assert account.seen == account.profiled == len(rows)
+        samples = total(recording.samples(CPU_SAMPLES))
+        assert samples == len(recording.capture.kind(Kind.CPU_SAMPLE))
+        off_cpu_ns = sum(durations_ns(recording.capture.kind(Kind.OFF_CPU)))
+        assert total(recording.samples(OFF_CPU)) == off_cpu_ns
+
+
+def test_a_sleep_is_off_the_cpu_at_its_line(sleeps: Recording) -> None:
+    """Ten sleeps of 50 ms: as long as asked for, and no longer than the program has measured."""
+    assert sleeps.exit_code == 0, sleeps.stderr
+    truth = sleeps.truth["sleep_long"]
+    samples = [
+        s
+        for s in sleeps.samples(OFF_CPU)
+        if s.python() and s.python()[-1] == ("sleep_long", truth["line"])
+    ]
+    asked_ns = sleeps.truth["long_ns"] * len(truth["durations_ns"])
+    assert 0.98 * asked_ns <= total(samples) <= sum(truth["durations_ns"])
+    asleep = [s for s in samples if s.frames[-1].name == "[interruptible]"]
+    assert total(asleep) >= 0.98 * asked_ns
+    assert {s.frames[-2].name for s in asleep} >= {"clock_nanosleep"}
+
+
+def test_short_times_off_the_cpu_are_left_out(sleeps: Recording) -> None:
+    """Nothing below 1 ms is sent: of the brief sleeps at most those that a busy machine has made long."""
+    rows = sleeps.capture.kind(Kind.OFF_CPU)
+    assert min(durations_ns(rows)) >= OFF_CPU_FROM_NS
+    truth = sleeps.truth["sleep_briefly"]
+    of_thread = rows[rows["tid"] == truth["tid"]]
+    brief = at_line(sleeps.capture, of_thread, "sleep_briefly", truth["line"])
+    long_ones = [ns for ns in truth["durations_ns"] if ns >= OFF_CPU_FROM_NS]
+    assert len(long_ones) < len(truth["durations_ns"])
+    assert sum(durations_ns(brief)) <= sum(long_ones)
+
+
+@pytest.mark.parametrize("version", SUPPORTED)
+def test_samples_have_the_names_of_every_interpreter(version: str, output: Path) -> None:
+    """A sample may fall anywhere into an instruction, and still finds the frames."""
+    found = interpreters(version)
+    if not found:
+        pytest.skip(f"no Python {version} on this machine")
+    recording = record(output, *app("busy", 500_000_000, python=found[0]), options=CPU_SIDE)
+    assert recording.truth["version"].startswith(f"{version}.")
+    stacks = {tuple(name for name, _ in s.python()) for s in recording.samples(CPU_SAMPLES)}
+    spinning = {stack for stack in stacks if "spin_on_cpu" in stack}
+    assert spinning == {("<module>", "main", "spin_on_cpu")}
+
+
+def test_nothing_is_taken_that_was_not_asked_for(output: Path) -> None:
+    """Without --cpu and --driver there are calls of the driver library, and nothing else."""
+    recording = record(output, *app("busy", 200_000_000), options=("--no-cpu", "--no-driver"))
+    assert recording.exit_code == 0
+    assert len(recording.capture.rows) == 0
+    assert recording.result.ledger.accounts() == ()
+
+
+def test_replay_shows_the_cpu_profile(busy: Recording, tmp_path: Path) -> None:
+    """`--sample-type samples` gives the usual CPU profile, and the books say how many samples there are."""
+    path = tmp_path / "busy.folded"
+    command = ["otel_gpuflame", "replay", busy.path, "--sample-type", "samples", "--folded", path]
+    done = subprocess.run(
+        [sys.executable, "-m", *map(str, command)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    folded = dict(line.rsplit(" ", 1) for line in path.read_text().splitlines())
+    assert int(folded["<module>;main;spin_on_cpu"]) > 0
+    assert f"{total(busy.samples(CPU_SAMPLES))} CPU samples" in done.stdout

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The product under other kernels than this host's: Debian's, in QEMU. docs/kernels.md has the results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from otel_gpuflame.events.wire import Kind
+from otel_gpuflame.profile.sample_types import GPU_LAUNCH, GPU_WAIT
+from tests.integration.bpf.recording import Recording, total
+from tests.integration.kernels.conftest import bootable
+from tests.integration.kernels.debian import (
+    DEBIAN_11,
+    DEBIAN_12,
+    DEBIAN_12_NEWEST,
+    DebianKernel,
+)
+from tests.integration.kernels.guest import Job, JobResult, run_guest
+from tests.integration.kernels.guest_tree import APP, python
+
+pytestmark = [pytest.mark.bpf, pytest.mark.kernels, pytest.mark.timeout(900)]
+
+COUNT: Final = 23
+KERNEL_MS: Final = 100
+"""Long enough that a program on an emulated CPU still lives when its stacks are resolved."""
+_PROGRAMS: Final = Path(__file__).parent / "programs"
+_RECORDED: Final = "/tmp/record.ogfcap"
+_FOLLOWED: Final = "/tmp/follow.ogfcap"
+
+_LOAD: Final = Job(
+    name="load",
+    argv=[python(), "/programs/load_objects.py", f"{APP}/otel_gpuflame/_artifacts"],
+)
+_DOCTOR: Final = Job(name="doctor", argv=[python(), "-m", "otel_gpuflame", "doctor", "--json"])
+_RECORD: Final = Job(
+    name="record",
+    argv=[
+        *(python(), "-m", "otel_gpuflame", "record", "-o", _RECORDED, "--"),
+        *(python(), f"{APP}/tests/fakes/app_wait.py", str(KERNEL_MS), str(COUNT)),
+    ],
+    files=[_RECORDED],
+)
+_FOLLOW: Final = Job(
+    name="follow",
+    argv=[python(), "/programs/follow.py", _FOLLOWED, python(), "/programs/late_work.py"],
+    files=[_FOLLOWED],
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a guest with one kernel has done."""
+
+    kernel: DebianKernel
+    results: Mapping[str, JobResult]
+    folder: Path
+
+    def json(self, job: str) -> Any:
+        """A job's standard output."""
+        result = self.results[job]
+        assert result.exit_code == 0, result.stderr
+        return json.loads(result.stdout)
+
+    def checks(self) -> dict[str, dict[str, str]]:
+        """The doctor's answers by name, whether or not all is well."""
+        return {
+            check["name"]: check for check in json.loads(self.results["doctor"].stdout)["checks"]
+        }
+
+    def recording(self, job: str, file: str) -> Recording:
+        """The capture file that a job left."""
+        result = self.results[job]
+        assert result.exit_code == 0, result.stderr
+        path = self.folder / Path(file).name
+        path.write_bytes(result.files[file])
+        return Recording(path, result.exit_code, result.stdout, result.stderr)
+
+
+def _run(kernel: DebianKernel, fakes: Path, factory: pytest.TempPathFactory, *jobs: Job) -> Run:
+    image = bootable(kernel)
+    programs = {path.name: path.read_bytes() for path in _PROGRAMS.glob("*.py")}
+    results = run_guest(image, fakes, programs, jobs)
+    return Run(kernel=kernel, results=results, folder=factory.mktemp("guest"))
+
+
+@pytest.fixture(
+    scope="module", params=[DEBIAN_12, DEBIAN_12_NEWEST], ids=["linux-6.1", "linux-6.12"]
+)
+def run(
+    request: pytest.FixtureRequest, fakes: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Run:
+    """Everything under a supported kernel, booted once."""
+    return _run(request.param, fakes, tmp_path_factory, _LOAD, _DOCTOR, _RECORD, _FOLLOW)
+
+
+@pytest.fixture(scope="module")
+def too_old(fakes: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A kernel below the floor."""
+    return _run(DEBIAN_11, fakes, tmp_path_factory, _DOCTOR, _RECORD)
+
+
+def test_every_program_of_every_object_loads(run: Run) -> None:
+    """The kernel's verifier takes each program, and the guest runs the kernel that it should."""
+    report = run.json("load")
+    assert report["kernel"].startswith(f"{run.kernel.series}.")
+    assert "on_call" in report["programs"]["capture.bpf.o"]
+    assert report["refused"] == {name: {} for name in report["programs"]}
+
+
+def test_doctor_says_that_capture_works(run: Run) -> None:
+    """No check fails, and calls of a probed function arrive."""
+    assert run.results["doctor"].exit_code == 0, run.results["doctor"].stdout
+    checks = run.checks()
+    assert checks["uprobes deliver"]["status"] == "ok"
+    assert [name for name, check in checks.items() if check["status"] == "fail"] == []
+
+
+def test_doctor_names_the_reduction_of_kernels_before_6_6(run: Run) -> None:
+    """Without uprobe_multi two checks warn, with it none does."""
+    before = run.kernel is DEBIAN_12
+    checks = run.checks()
+    assert checks["uprobe_multi"]["status"] == ("warn" if before else "ok")
+    assert checks["kernel"]["status"] == ("warn" if before else "ok")
+
+
+def test_all_calls_are_recorded(run: Run) -> None:
+    """23 launches and 23 waits of the driver's double: each one is there, and the books are exact."""
+    recording = run.recording("record", _RECORDED)
+    capture = recording.capture
+    assert len(capture.kind(Kind.LAUNCH)) == capture.count("launch", "seen") == COUNT
+    assert len(capture.kind(Kind.WAIT)) == capture.count("wait", "seen") == COUNT
+    assert capture.pending() == {}
+    assert total(recording.samples(GPU_LAUNCH)) == COUNT
+
+
+def test_waits_have_their_length(run: Run) -> None:
+    """Each recorded wait lies inside what the program itself measured around it."""
+    recording = run.recording("record", _RECORDED)
+    waits = recording.capture.kind(Kind.WAIT)
+    recorded = (waits["end_ns"] - waits["start_ns"]).tolist()
+    measured = recording.truth["duration_ns"]
+    assert all(0 < inner <= outer for inner, outer in zip(recorded, measured, strict=True))
+    assert total(recording.samples(GPU_WAIT)) == sum(recorded)
+
+
+def test_waits_have_their_python_line(run: Run) -> None:
+    """Every wait is under the line that waited, below a kernel whose name was learned."""
+    recording = run.recording("record", _RECORDED)
+    line = (recording.truth["function"], recording.truth["line"])
+    waits = recording.samples(GPU_WAIT)
+    assert waits
+    assert [sample.frames for sample in waits if line not in sample.python()] == []
+    launched = {sample.frames[-1].name for sample in recording.samples(GPU_LAUNCH)}
+    assert launched == {"saxpy(float*, float*, float, int)"}
+
+
+def test_nothing_is_left_out(run: Run) -> None:
+    """The kernel takes and attaches every optional program, and its way to attach uprobes is the expected one."""
+    report = run.json("follow")
+    assert report["missing"] == {}
+    assert report["uprobe_multi"] == (run.kernel is not DEBIAN_12)
+
+
+def test_a_library_that_is_mapped_later_is_probed(run: Run) -> None:
+    """The mmap tracepoints tell of it: every launch after it was probed is there."""
+    recording = run.recording("follow", _FOLLOWED)
+    assert len(recording.capture.kind(Kind.LAUNCH)) == COUNT
+    assert recording.capture.count("launch", "seen") == COUNT
+
+
+def test_system_calls_on_devices_arrive(run: Run) -> None:
+    """Each ioctl of the program is there, with its command."""
+    rows = run.recording("follow", _FOLLOWED).capture.kind(Kind.DRIVER)
+    assert (rows["object"] == 0x4601).sum() == COUNT
+
+
+def test_samples_and_pauses_arrive(run: Run) -> None:
+    """The burst on the CPU has samples, and each pause of the program has an off-CPU stack."""
+    capture = run.recording("follow", _FOLLOWED).capture
+    assert len(capture.kind(Kind.CPU_SAMPLE)) > 0
+    assert len(capture.kind(Kind.OFF_CPU)) >= COUNT
+
+
+def test_a_kernel_below_the_floor_is_refused_by_name(too_old: Run) -> None:
+    """Linux 5.10: doctor fails the check of the version, record says what is needed and ends with an error."""
+    assert too_old.results["doctor"].exit_code == 1
+    check = too_old.checks()["kernel"]
+    assert check["status"] == "fail"
+    assert "5.15" in check["remedy"]
+    recorded = too_old.results["record"]
+    assert recorded.exit_code == 3
+    assert "Kernel 5.15 or newer" in recorded.stderr
+    assert "Traceback" not in recorded.stderr

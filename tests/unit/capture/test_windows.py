@@ -1,0 +1,172 @@
+"""The state machine that opens and closes windows, against probes that only keep books."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from otel_gpuflame.capture.windows import BudgetOptions, WindowControl
+from otel_gpuflame.events.records import SamplingWindow
+
+MS = 1_000_000
+SECOND = 1_000 * MS
+PPB = 1_000_000_000
+
+
+@dataclass
+class Machine:
+    """Probes whose hits follow from the time that they were attached, and the clock that all of this runs by."""
+
+    rate_windowed: float = 20_000.0
+    rate_always: float = 100.0
+    program_ns: float = 3_000.0
+    switch_ns: int = 20 * MS
+    now_ns: int = 1_000 * SECOND
+    is_open: bool = False
+    opened: list[int] = field(default_factory=list)
+    closed: list[int] = field(default_factory=list)
+    hits: float = 0.0
+
+    def clock(self) -> int:
+        return self.now_ns
+
+    def advance(self, by_ns: int) -> None:
+        rate = self.rate_always + (self.rate_windowed if self.is_open else 0.0)
+        self.hits += rate * by_ns / SECOND
+        self.now_ns += by_ns
+
+    def open_window(self) -> None:
+        assert not self.is_open
+        self.now_ns += self.switch_ns
+        self.is_open = True
+        self.opened.append(self.now_ns)
+
+    def close_window(self) -> None:
+        assert self.is_open
+        self.now_ns += self.switch_ns
+        self.is_open = False
+        self.closed.append(self.now_ns)
+
+    def costs(self) -> dict[int, tuple[int, int]]:
+        return {7: (round(self.hits), round(self.hits * self.program_ns))}
+
+
+def run(
+    machine: Machine, control: WindowControl, seconds: float, step_ns: int = 50 * MS
+) -> list[SamplingWindow]:
+    """Step until `seconds` have passed; the windows announced."""
+    windows = []
+    end_ns = machine.now_ns + round(seconds * SECOND)
+    while machine.now_ns < end_ns:
+        windows += control.step(machine.now_ns, machine.clock)
+        edge_ns = control.next_edge_ns
+        pause_ns = step_ns if edge_ns is None else min(step_ns, max(edge_ns - machine.now_ns, 1))
+        machine.advance(pause_ns)
+    return windows
+
+
+def test_duty_settles_where_the_budget_is_used() -> None:
+    """20,000 hits/s of 4 µs cost 8 % when attached: of 1 %, what always-on calls and switching leave is spent."""
+    machine = Machine()
+    control = WindowControl(machine, BudgetOptions(budget=0.01, trap_ns=1_000), Random(3))
+    run(machine, control, 400)
+    always = 100 * 4_000 / SECOND
+    switching = 2 * machine.switch_ns / control.state.stratum_ns
+    assert switching <= 0.0025
+    assert control.state.duty == pytest.approx((0.01 - always - switching) / 0.08, rel=0.05)
+    assert control.state.overhead(7) <= 0.01
+
+
+def test_windows_do_not_overlap_and_lie_in_their_strata() -> None:
+    """Strata follow each other; a window is announced once, from when its probes were attached to its planned end."""
+    machine = Machine()
+    control = WindowControl(machine, BudgetOptions(trap_ns=1_000), Random(5))
+    windows = run(machine, control, 300)
+    assert len(windows) > 5
+    for window in windows:
+        assert window.stratum_start_ns <= window.open_ns <= window.close_ns <= window.stratum_end_ns
+    for before, after in zip(windows, windows[1:], strict=False):
+        assert before.stratum_end_ns <= after.stratum_start_ns
+    assert len(machine.opened) - len(machine.closed) in (0, 1)
+
+
+def test_calls_of_an_open_window_are_complete() -> None:
+    """Probes were attached before the announced start and detached after the announced end."""
+    machine = Machine()
+    control = WindowControl(machine, BudgetOptions(trap_ns=1_000), Random(8))
+    windows = [w for w in run(machine, control, 300) if w.open_ns < w.close_ns]
+    control.stop(machine.clock)
+    attached = list(zip(machine.opened, machine.closed, strict=True))
+    assert len(windows) > 5
+    for window in windows[:-1]:
+        assert any(a <= window.open_ns and window.close_ns <= b for a, b in attached)
+
+
+def test_cheap_targets_are_captured_whole() -> None:
+    """Where full capture costs less than the budget nothing is switched, and nothing scaled."""
+    machine = Machine(rate_windowed=10.0)
+    control = WindowControl(machine, BudgetOptions(trap_ns=1_000), Random(1))
+    windows = run(machine, control, 120)
+    assert control.state.duty == 1
+    assert windows[-1].probability_ppb == PPB
+    assert (windows[-1].open_ns, windows[-1].close_ns) == (
+        windows[-1].stratum_start_ns,
+        windows[-1].stratum_end_ns,
+    )
+    assert len(machine.opened) <= 2
+
+
+def test_given_duty_overrides_the_budget() -> None:
+    """--duty is kept whatever it costs."""
+    machine = Machine()
+    control = WindowControl(machine, BudgetOptions(budget=0.01, duty=0.5, trap_ns=1_000), Random(1))
+    windows = run(machine, control, 200)
+    assert control.state.duty == 0.5
+    open_ns = sum(w.close_ns - w.open_ns for w in windows)
+    total_ns = sum(w.stratum_end_ns - w.stratum_start_ns for w in windows)
+    assert 0.2 < open_ns / total_ns < 0.8
+
+
+def test_nothing_is_opened_when_always_on_calls_use_up_the_budget() -> None:
+    """4,000 waits/s of 4 µs cost 1.6 % by themselves: no window, but the kill switch stays off below twice the budget."""
+    machine = Machine(rate_always=4_000.0)
+    control = WindowControl(machine, BudgetOptions(trap_ns=1_000), Random(1))
+    run(machine, control, 30)
+    opened = len(machine.opened)
+    run(machine, control, 120)
+    assert control.state.duty == 0
+    assert len(machine.opened) == opened
+    assert not control.state.killed
+
+
+def test_kill_switch_after_three_strata_above_twice_the_budget() -> None:
+    """Always-on calls that cost four times the budget end the capture, and it stays ended."""
+    machine = Machine(rate_always=10_000.0)
+    control = WindowControl(machine, BudgetOptions(trap_ns=1_000), Random(1))
+    run(machine, control, 200)
+    assert control.state.killed
+    assert run(machine, control, 20) == []
+
+
+def test_stop_detaches() -> None:
+    """Stopping inside a window leaves nothing attached."""
+    machine = Machine()
+    control = WindowControl(machine, BudgetOptions(duty=1.0, trap_ns=1_000), Random(1))
+    run(machine, control, 5)
+    assert machine.is_open
+    control.stop(machine.clock)
+    assert not machine.is_open
+    assert control.next_edge_ns is None
+
+
+def test_targets_that_have_gone_are_forgotten() -> None:
+    """Costs of a process that ended do not decide any longer."""
+    machine = Machine()
+    control = WindowControl(machine, BudgetOptions(trap_ns=1_000), Random(1))
+    run(machine, control, 60)
+    assert 7 in control.state.costs
+    machine.costs = lambda: {}  # type: ignore[method-assign]
+    run(machine, control, 60)
+    assert control.state.costs == {}
