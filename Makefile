@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 APT_BUILD := gcc make clang llvm libbpf-dev libbpf1 python3-venv
-APT_TEST := bpftool clang-format ocl-icd-libopencl1 pocl-opencl-icd chromium openssl
+APT_TEST := bpftool clang-format ocl-icd-libopencl1 pocl-opencl-icd chromium openssl shellcheck systemd curl
 STAMP := $(VENV)/.setup-stamp
 
 .DEFAULT_GOAL := help
@@ -23,7 +23,7 @@ system-build:
 	$(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(APT_BUILD) >/dev/null; fi
 
 system-test: system-build
-	@missing=""; for tool in bpftool clang-format chromium openssl; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	@missing=""; for tool in bpftool clang-format chromium openssl shellcheck systemd-analyze curl; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	ls /etc/OpenCL/vendors/pocl.icd >/dev/null 2>&1 || missing="$$missing pocl"; \
 	command -v go >/dev/null || missing="$$missing go"; \
 	if [ -n "$$missing" ]; then echo "installing for the tests:$$missing"; \

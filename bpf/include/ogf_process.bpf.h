@@ -54,12 +54,9 @@ int on_exec(__u64 *arguments)
 	__u32 tgid = task->tgid;
 	struct ogf_target fresh = {};
 
-	if (!bpf_map_lookup_elem(&targets, &tgid))
+	/* It stays a target, whatever it has become: user space must hear of its end, to forget what it knows of it. */
+	if (bpf_map_update_elem(&targets, &tgid, &fresh, BPF_EXIST))
 		return 0;
-	if (ogf_is_host_wide())
-		bpf_map_delete_elem(&targets, &tgid);
-	else
-		bpf_map_update_elem(&targets, &tgid, &fresh, BPF_EXIST);
 	ogf_send_process(task, NULL, OGF_PROCESS_EXEC);
 	return 0;
 }
@@ -133,6 +130,8 @@ int on_mmap_exit(void *context)
 
 	if (bpf_map_delete_elem(&mapping_code, &thread))
 		return 0;
+	if (ogf_is_host_wide())
+		ogf_take_in();
 	ogf_send_process((struct task_struct *)bpf_get_current_task_btf(), NULL, OGF_PROCESS_MAP);
 	return 0;
 }

@@ -27,17 +27,31 @@ static __always_inline void ogf_send_process(struct task_struct *task, struct ta
 		ogf_count(OGF_KIND_PROCESS, OGF_OUTCOME_SENT);
 }
 
+/*
+ * Take the current process in, where it is none yet; whether it is new. Done here and not in user space, which may come
+ * when the process has ended: its entry would stay, and soon mean another process.
+ */
+static __always_inline bool ogf_take_in(void)
+{
+	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	struct ogf_target fresh = {};
+	struct ogf_cost cost = {};
+
+	if (bpf_map_update_elem(&targets, &tgid, &fresh, BPF_NOEXIST))
+		return false;
+	bpf_map_update_elem(&costs, &tgid, &cost, BPF_ANY);
+	return true;
+}
+
 /* The target that hits a probe; in host-wide mode whoever hits one becomes a target. */
 static __always_inline struct ogf_target *ogf_calling_target(void)
 {
-	struct ogf_target *target = ogf_current_target(), fresh = {};
-	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	struct ogf_target *target = ogf_current_target();
 
 	if (target || !ogf_is_host_wide())
 		return target;
-	if (bpf_map_update_elem(&targets, &tgid, &fresh, BPF_NOEXIST))
-		return ogf_current_target();
-	ogf_send_process((struct task_struct *)bpf_get_current_task_btf(), NULL, OGF_PROCESS_MAP);
+	if (ogf_take_in())
+		ogf_send_process((struct task_struct *)bpf_get_current_task_btf(), NULL, OGF_PROCESS_MAP);
 	return ogf_current_target();
 }
 

@@ -1,4 +1,4 @@
-"""Command line: `otel-gpuflame record | replay | demo | doctor`."""
+"""Command line: `otel-gpuflame record | replay | agent | top | demo | doctor`."""
 
 import sys
 

@@ -9,31 +9,13 @@ from types import FrameType
 import click
 
 from otel_gpuflame.cli.destination import destination, metrics_destination
+from otel_gpuflame.cli.share import share
 from otel_gpuflame.correlate.spans import SpanLink
-from otel_gpuflame.export.self_telemetry import SelfTelemetryOptions, metric_interval_s
+from otel_gpuflame.export.options import SelfTelemetryOptions, metric_interval_s
 from otel_gpuflame.pipeline import AgentControl, AgentOptions, run_agent
 
 _NS = 1_000_000_000
 _DEFAULT_ENDPOINT = "http://127.0.0.1:4317"
-
-
-class _Share(click.ParamType[float]):
-    """A share of 1, or with a percent sign."""
-
-    name = "share"
-
-    def convert(
-        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """0.01 and 1% are the same."""
-        text = str(value).strip()
-        try:
-            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-        except ValueError:
-            self.fail(f"{value!r} is not a share: 0.01 or 1%", param, ctx)
-        if not 0 < share <= 1:
-            self.fail(f"{value!r} is not above 0 and at most 1 (100%)", param, ctx)
-        return share
 
 
 @click.command(
@@ -64,14 +46,16 @@ Signals: SIGUSR1 switches capture off, SIGUSR2 on, SIGTERM sends what is left an
 )
 @click.option(
     "--budget",
-    type=_Share(),
+    metavar="SHARE",
+    callback=share,
     default="1%",
     show_default=True,
     help="Share of a target's throughput that capture may cost.",
 )
 @click.option(
     "--duty",
-    type=_Share(),
+    metavar="SHARE",
+    callback=share,
     help="Share of the time in which launches are captured.  [default: what the budget allows]",
 )
 @click.option(

@@ -13,6 +13,7 @@ from otel_gpuflame.cli.doctor import doctor
 from otel_gpuflame.cli.logs import set_up_logging
 from otel_gpuflame.cli.record import record
 from otel_gpuflame.cli.replay import replay
+from otel_gpuflame.cli.top import top
 from otel_gpuflame.errors import ConfigError, OtelGpuflameError, SourceUnavailable
 
 EXIT_FAILED: Final = 1
@@ -48,7 +49,7 @@ def cli(verbose: int) -> None:
     set_up_logging(verbose)
 
 
-for command in (record, replay, agent, demo, doctor):
+for command in (record, replay, agent, top, demo, doctor):
     cli.add_command(command)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -114,20 +115,23 @@ def _print_rows(
 
 
 def _places(rows: Sequence[TopRow]) -> list[Text]:
-    """What each row is about. Long names of GPU kernels are cut, unless two rows would then look the same."""
-    times = Counter(_cut(row.frame.name) for row in rows)
-    return [_place(row, in_full=times[_cut(row.frame.name)] > 1) for row in rows]
+    """What each row is about. Long names of GPU kernels are cut; where two would look the same, a hash tells them apart."""
+    times = Counter(_cut(row.frame.name, _NAME_WIDTH) for row in rows)
+    return [_place(row, alone=times[_cut(row.frame.name, _NAME_WIDTH)] == 1) for row in rows]
 
 
-def _place(row: TopRow, *, in_full: bool) -> Text:
+def _place(row: TopRow, *, alone: bool) -> Text:
     name = row.frame.name
     if row.frame.kind is FrameKind.PYTHON:
         return Text.assemble(f"{name}  ", (os.path.basename(row.place), "dim"))
-    return Text(name if in_full else _cut(name))
+    if alone:
+        return Text(_cut(name, _NAME_WIDTH))
+    identity = hashlib.sha256((row.frame.system_name or name).encode()).hexdigest()[:4]
+    return Text.assemble(_cut(name, _NAME_WIDTH - len(identity) - 1), (f"#{identity}", "dim"))
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1]}…"
+def _cut(name: str, width: int) -> str:
+    return name if len(name) <= width else f"{name[: width - 1]}…"
 
 
 def _totals(bundles: Sequence[Bundle]) -> str:

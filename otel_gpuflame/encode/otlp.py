@@ -32,7 +32,9 @@ MAX_REQUEST_BYTES: Final = 3_670_016
 """3.5 MiB: the 4 MiB of gRPC receivers, less room for what a Collector in between adds."""
 
 MAX_PROFILE_SAMPLES: Final = 16_000
-MAX_PROFILE_BYTES: Final = 4 * 1024 * 1024
+MAX_CONVERTED_BYTES: Final = 1_900_000
+"""All profiles of a request as uncompressed pprof: Pyroscope takes 2 MiB at once by default, and refuses the rest of a
+request after having stored its beginning."""
 
 _VALUES_FIELD_SINCE_1_10 = 4
 _HEADROOM = 1.1
@@ -101,7 +103,7 @@ def _attempt(
     built = build_request(parts)
     excess = max(
         built.request.ByteSize() / max_request_bytes,
-        built.largest_profile_bytes / MAX_PROFILE_BYTES,
+        built.converted_bytes / MAX_CONVERTED_BYTES,
     )
     return excess, EncodedRequest(built.request, tuple(parts)) if excess <= 1 else None
 

@@ -49,10 +49,10 @@ class Part(NamedTuple):
 
 
 class BuiltRequest(NamedTuple):
-    """A request, and an upper estimate of its largest profile after conversion to pprof."""
+    """A request, and an upper estimate of the size of all its profiles after conversion to uncompressed pprof."""
 
     request: ExportProfilesServiceRequest
-    largest_profile_bytes: int
+    converted_bytes: int
 
 
 def build_request(parts: Sequence[Part]) -> BuiltRequest:
@@ -119,7 +119,7 @@ class _Builder:
             + _PPROF_LINK_BYTES * int(np.count_nonzero(rows.link))
             for _, _, rows in self._profiles
         ]
-        return BuiltRequest(self._request, max(sizes, default=0))
+        return BuiltRequest(self._request, sum(sizes))
 
     def _columns(self, bundle: Bundle, parts: Sequence[Part]) -> _Columns:
         used = used_entries(len(bundle.stacks), (p.profile.stack[p.rows] for p in parts))
@@ -164,8 +164,11 @@ class _Builder:
     def _resource(self, resource: AttributeSet) -> pb.ResourceProfiles:
         if resource not in self._resources:
             message = self._request.resource_profiles.add()
+            # Integers as text too: a Collector from 0.160 on moves the keys of resource attributes into the dictionary, and
+            # Pyroscope then makes a nameless label of an integer and refuses the whole request.
             message.resource.attributes.extend(
-                KeyValue(key=valid_text(key), value=_any_value(value)) for key, value in resource
+                KeyValue(key=valid_text(key), value=AnyValue(string_value=valid_text(str(value))))
+                for key, value in resource
             )
             self._resources[resource] = message
         return self._resources[resource]

@@ -23,6 +23,8 @@ _BASE = "OTEL_EXPORTER_OTLP_"
 # and the agent should understand an environment as the application beside it does.
 _DEFAULT_PROTOCOL: Protocol = "grpc"
 _DEFAULT_TIMEOUT_MS = 10_000
+_INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
+_DEFAULT_INTERVAL_MS = 60_000
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
 
 
@@ -55,6 +57,24 @@ class OtlpOptions:
     certificate_file: str = ""
     client_key_file: str = ""
     client_certificate_file: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfTelemetryOptions:
+    """Where the agent's own metrics go, and how often."""
+
+    destination: OtlpOptions
+    interval_s: float
+
+
+def metric_interval_s(environ: Mapping[str, str]) -> float:
+    """Seconds between two exports of metrics, a minute by default.
+
+    Raises:
+        ConfigError: the variable does not hold a positive whole number of milliseconds.
+    """
+    text = environ.get(_INTERVAL, "").strip()
+    return (_positive_ms(_Setting(_INTERVAL, text)) if text else _DEFAULT_INTERVAL_MS) / 1000
 
 
 class _Setting(NamedTuple):
@@ -135,9 +155,12 @@ def _compression(variables: _Variables) -> Compression:
 
 
 def _timeout_ms(variables: _Variables) -> int:
-    variable, value = variables.get("TIMEOUT")
-    if not value:
-        return _DEFAULT_TIMEOUT_MS
+    setting = variables.get("TIMEOUT")
+    return _positive_ms(setting) if setting.value else _DEFAULT_TIMEOUT_MS
+
+
+def _positive_ms(setting: _Setting) -> int:
+    variable, value = setting
     if value.isascii() and value.isdecimal() and int(value) > 0:
         return int(value)
     raise ConfigError(f"{variable}={value!r} is not a positive whole number of milliseconds")

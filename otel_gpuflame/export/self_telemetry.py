@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import platform
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from opentelemetry.sdk.metrics import MeterProvider
@@ -22,16 +22,13 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import Resource
 
 from otel_gpuflame import __version__
-from otel_gpuflame.errors import ConfigError
 from otel_gpuflame.export.agent_snapshot import AgentSnapshot
-from otel_gpuflame.export.options import OtlpOptions
+from otel_gpuflame.export.options import OtlpOptions, SelfTelemetryOptions
 from otel_gpuflame.export.self_metrics import OVERHEAD, register
 
 logger = logging.getLogger(__name__)
 
 _SCOPE: Final = "otel_gpuflame"
-_INTERVAL_VARIABLE: Final = "OTEL_METRIC_EXPORT_INTERVAL"
-_DEFAULT_INTERVAL_MS: Final = 60_000
 _EXPORTER_LOGGERS: Final = (
     "opentelemetry.exporter.otlp.proto.grpc.exporter",
     "opentelemetry.exporter.otlp.proto.grpc.metric_exporter",
@@ -40,26 +37,6 @@ _EXPORTER_LOGGERS: Final = (
 )
 
 Snapshot = Callable[[], AgentSnapshot]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelfTelemetryOptions:
-    """Where metrics go, and how often."""
-
-    destination: OtlpOptions
-    interval_s: float = _DEFAULT_INTERVAL_MS / 1000
-
-
-def metric_interval_s(environ: Mapping[str, str]) -> float:
-    """Seconds between two exports, from the variable of the SDK. Raises ConfigError where that is no duration."""
-    text = environ.get(_INTERVAL_VARIABLE, "").strip()
-    if not text:
-        return _DEFAULT_INTERVAL_MS / 1000
-    if text.isascii() and text.isdecimal() and int(text) > 0:
-        return int(text) / 1000
-    raise ConfigError(
-        f"{_INTERVAL_VARIABLE}={text!r} is not a positive whole number of milliseconds"
-    )
 
 
 class SelfTelemetry:

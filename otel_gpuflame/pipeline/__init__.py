@@ -3,16 +3,20 @@
 from otel_gpuflame.pipeline.agent import AgentControl, AgentOptions, run_agent
 from otel_gpuflame.pipeline.recording import RecordOptions, RecordResult, record
 from otel_gpuflame.pipeline.replaying import ReplayResult, SendSummary, replay, send_capture
+from otel_gpuflame.pipeline.watch import HostView, WatchOptions, watch
 
 __all__ = [
     "AgentControl",
     "AgentOptions",
+    "HostView",
     "RecordOptions",
     "RecordResult",
     "ReplayResult",
     "SendSummary",
+    "WatchOptions",
     "record",
     "replay",
     "run_agent",
     "send_capture",
+    "watch",
 ]

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from otel_gpuflame.capture.calibrate import trap_cost_ns
 from otel_gpuflame.capture.live import LiveCapture, LiveOptions
@@ -16,10 +16,13 @@ from otel_gpuflame.correlate.spans import SpanLink
 from otel_gpuflame.export import OtlpOptions, open_exporter
 from otel_gpuflame.export.agent_snapshot import AgentSnapshot
 from otel_gpuflame.export.delivery import Delivery
-from otel_gpuflame.export.self_telemetry import SelfTelemetry, SelfTelemetryOptions
+from otel_gpuflame.export.options import SelfTelemetryOptions
 from otel_gpuflame.pipeline.status import AgentStatus
 from otel_gpuflame.profile.aggregate import AggregateOptions, Aggregator
 from otel_gpuflame.profile.model import Bundle
+
+if TYPE_CHECKING:
+    from otel_gpuflame.export.self_telemetry import SelfTelemetry
 
 logger = logging.getLogger(__name__)
 
@@ -61,9 +64,7 @@ class Agent:
         self._control = control
         self.status = AgentStatus()
         self.delivery = Delivery(open_exporter(options.destination))
-        self._telemetry = (
-            SelfTelemetry(options.self_telemetry, self.snapshot) if options.self_telemetry else None
-        )
+        self._telemetry = self._start_telemetry()
 
     def snapshot(self) -> AgentSnapshot:
         """What is known now. From any thread."""
@@ -85,6 +86,14 @@ class Agent:
                     self._control.stop.wait(0.2)
         finally:
             self._shut_down(sender)
+
+    def _start_telemetry(self) -> SelfTelemetry | None:
+        if self._options.self_telemetry is None:
+            return None
+        # Imported here, since loading the SDK takes a twentieth of a second that other commands need not.
+        from otel_gpuflame.export.self_telemetry import SelfTelemetry  # noqa: PLC0415
+
+        return SelfTelemetry(self._options.self_telemetry, self.snapshot)
 
     def _shut_down(self, sender: threading.Thread) -> None:
         """Within the deadline, also when a request hangs."""

@@ -30,6 +30,7 @@ SCOPE: Final = "otel_gpuflame"
 """Scope of exact values; scaled ones get a scope of their own and never share a profile with these."""
 
 ESTIMATED_SCOPE: Final = "otel_gpuflame/estimated"
+ESTIMATED_ATTRIBUTE: Final = "otel_gpuflame.estimated"
 PROBABILITY_ATTRIBUTE: Final = "otel_gpuflame.sampling.probability"
 """Profile attribute of estimates: with which chance any instant was covered."""
 RELATIVE_ERROR_ATTRIBUTE: Final = "otel_gpuflame.sampling.relative_standard_error"

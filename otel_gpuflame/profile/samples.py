@@ -8,7 +8,7 @@ import numpy as np
 
 from otel_gpuflame.events.frames import Frame, StackKey
 from otel_gpuflame.profile.model import AttributeSet, Bundle, Link, Profile, ValueType, Window
-from otel_gpuflame.profile.sample_types import ALL, SCOPE
+from otel_gpuflame.profile.sample_types import ALL, ESTIMATED_ATTRIBUTE, ESTIMATED_SCOPE, SCOPE
 
 _NO_LINK = -1
 _SERVICE_ATTRIBUTES = 1
@@ -67,9 +67,16 @@ class SampleTable:
             links=tuple(self._links),
             # Also on samples: Collectors from 0.163 on turn resource attributes into references, which backends
             # that read only inline keys show as unknown_service.
-            attribute_sets=((), tuple(item for item in resource if item[0] == "service.name")),
+            attribute_sets=((), _sample_attributes(resource, scope)),
             profiles=tuple(_profile(t, self._values[t]) for t in ALL),
         )
+
+
+def _sample_attributes(resource: AttributeSet, scope: str) -> AttributeSet:
+    """What is on every sample. Estimates say so here as well, since some backends ignore scopes and add them up."""
+    service = tuple(item for item in resource if item[0] == "service.name")
+    estimated = ((ESTIMATED_ATTRIBUTE, "true"),) if scope == ESTIMATED_SCOPE else ()
+    return tuple(sorted(service + estimated))
 
 
 def _profile(sample_type: ValueType, values: dict[tuple[int, int], int]) -> Profile:

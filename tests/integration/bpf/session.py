@@ -117,12 +117,12 @@ def finished(recorder: Running, output: Path) -> Recording:
 
 
 def attach_and_record(
-    output: Path, command: Sequence[str], environment: Mapping[str, str]
+    output: Path, command: Sequence[str], environment: Mapping[str, str], *options: object
 ) -> Recording:
     """Start a program that holds, attach a recorder, let it go on, and wait for both."""
     with running(command, environment) as target:
         assert target.truth()["ready"] is True
-        with attached(output, target.process.pid) as recorder:
+        with attached(output, target.process.pid, *options) as recorder:
             target.go()
             assert target.finish() == 0, target.stderr.text()
             recording = finished(recorder, output)

@@ -109,7 +109,8 @@ def recording(
 ) -> Recording:
     """All of them, recorded by the pid of their common parent."""
     output = tmp_path_factory.mktemp("namespaces") / "test.ogfcap"
-    return attach_and_record(output, [*command, "--hold"], clean(environment))
+    # What the commands that make namespaces do on a CPU would be services too.
+    return attach_and_record(output, [*command, "--hold"], clean(environment), "--no-cpu")
 
 
 def clean(environment: dict[str, str]) -> dict[str, str]:
@@ -229,7 +230,8 @@ def test_programs_that_enter_namespaces_while_recorded_are_followed(
     command: list[str], environment: dict[str, str], output: Path
 ) -> None:
     """From the start of the parent on: fork, unshare and exec lead to the same three services."""
-    with running(record_command(output, *command, "--hold"), clean(environment)) as recorder:
+    recording_command = record_command(output, *command, "--hold", options=["--no-cpu"])
+    with running(recording_command, clean(environment)) as recorder:
         recorder.wait_for(
             lambda: sum(map(is_inside, probed(recorder.stderr.text()))) == 2,
             "the probes in both namespaces",

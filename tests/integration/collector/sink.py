@@ -27,7 +27,7 @@ __all__ = ["OtlpSink", "Received", "Reply", "Signal", "Transport"]
 class OtlpSink:
     """Listens on 127.0.0.1 on two free ports while the `with` block runs.
 
-    Takes profiles and traces. `received` holds every request that arrived, in order, whatever was
+    Takes profiles, traces and metrics. `received` holds every request that arrived, in order, whatever was
     answered; a request that does not decode is kept with `message=None` and refused as OTLP says
     (INVALID_ARGUMENT, HTTP 400). Requests over `max_body_bytes` are refused before they are kept
     (RESOURCE_EXHAUSTED, HTTP 413); the default is gRPC's own and the Collector's, 4 MiB.

@@ -10,6 +10,10 @@ from typing import Literal, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
 from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import (
     ExportProfilesServiceRequest,
     ExportProfilesServiceResponse,
@@ -34,15 +38,22 @@ __all__ = [
 ]
 
 Transport: TypeAlias = Literal["grpc", "http"]
-Signal: TypeAlias = Literal["profiles", "traces"]
-Request: TypeAlias = ExportProfilesServiceRequest | ExportTraceServiceRequest
+Signal: TypeAlias = Literal["profiles", "traces", "metrics"]
+Request: TypeAlias = (
+    ExportProfilesServiceRequest | ExportTraceServiceRequest | ExportMetricsServiceRequest
+)
 Metadata: TypeAlias = tuple[tuple[str, "str | bytes"], ...]
 
 GRPC_METHODS: dict[str, Signal] = {
     "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export": "profiles",
     "/opentelemetry.proto.collector.trace.v1.TraceService/Export": "traces",
+    "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export": "metrics",
 }
-HTTP_PATHS: dict[str, Signal] = {"/v1development/profiles": "profiles", "/v1/traces": "traces"}
+HTTP_PATHS: dict[str, Signal] = {
+    "/v1development/profiles": "profiles",
+    "/v1/traces": "traces",
+    "/v1/metrics": "metrics",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +78,13 @@ class Received:
         """The decoded trace request; raises `TypeError` for anything else."""
         if not isinstance(self.message, ExportTraceServiceRequest):
             raise TypeError(f"not a trace request but {type(self.message).__name__}")
+        return self.message
+
+    @property
+    def metrics(self) -> ExportMetricsServiceRequest:
+        """The decoded metrics request; raises `TypeError` for anything else."""
+        if not isinstance(self.message, ExportMetricsServiceRequest):
+            raise TypeError(f"not a metrics request but {type(self.message).__name__}")
         return self.message
 
     def header(self, name: str) -> tuple[str | bytes, ...]:
@@ -126,6 +144,8 @@ def decode(signal: Signal, body: bytes) -> Request:
     """Parse one request; raises `DecodeError`."""
     if signal == "profiles":
         return ExportProfilesServiceRequest.FromString(body)
+    if signal == "metrics":
+        return ExportMetricsServiceRequest.FromString(body)
     return ExportTraceServiceRequest.FromString(body)
 
 
@@ -139,6 +159,12 @@ def success_body(signal: Signal, reply: Reply) -> bytes:
             profiles.partial_success.rejected_profiles = reply.rejected
             profiles.partial_success.error_message = reply.message
         return profiles.SerializeToString()
+    if signal == "metrics":
+        metrics = ExportMetricsServiceResponse()
+        if reply.rejected or reply.message:
+            metrics.partial_success.rejected_data_points = reply.rejected
+            metrics.partial_success.error_message = reply.message
+        return metrics.SerializeToString()
     traces = ExportTraceServiceResponse()
     if reply.rejected or reply.message:
         traces.partial_success.rejected_spans = reply.rejected

@@ -8,51 +8,37 @@ from dataclasses import replace
 
 import grpc
 import pytest
-from google.protobuf import json_format
-from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import (
-    ExportProfilesServiceRequest,
-)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
-from opentelemetry.proto.profiles.v1development.profiles_pb2 import KeyValueAndUnit, Profile
 
 from tests.fakes.pyroscope.double import PyroscopeDouble
-from tests.fakes.pyroscope.limits import Limits
-from tests.fakes.pyroscope.store import StoredProfile
 from tests.integration.collector.example_request import (
-    SPAN_ID,
     START_UNIX_NS,
-    TRACE_ID,
     profiles_request,
     trace_request,
 )
 from tests.integration.collector.otlp_client import export_grpc, post
+from tests.integration.collector.pyroscope_requests import (
+    LAUNCH_ID,
+    LIMITS,
+    PROFILES_PATH,
+    Clock,
+    Request,
+    add_resource,
+    add_timestamps,
+    first,
+    hyphen_type,
+    make_double,
+    many_labels,
+    many_sample_labels,
+    many_samples,
+    push,
+    refer,
+)
 
-Request = ExportProfilesServiceRequest
 Damage = Callable[[Request], object]
-LIMITS = Limits()
-PROFILES_PATH = "/v1development/profiles"
-WAIT_ID = "gpu:gpu_wait:nanoseconds:gpu:nanoseconds"
-LAUNCH_ID = "gpu:gpu_launch:count:gpu:nanoseconds"
-
-
-class Clock:
-    """A clock that stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now_ns = START_UNIX_NS
-
-    def __call__(self) -> int:
-        return self.now_ns
-
-
-def make_double(limits: Limits = LIMITS, clock: Clock | None = None) -> PyroscopeDouble:
-    """A double whose time is that of the example request."""
-    clock = clock or Clock()
-    return PyroscopeDouble(limits, unix_ns=clock, monotonic_ns=clock)
 
 
 @pytest.fixture
@@ -60,64 +46,6 @@ def pyroscope() -> Iterator[PyroscopeDouble]:
     """A double with Pyroscope's own limits."""
     with make_double() as running:
         yield running
-
-
-def first(request: Request) -> Profile:
-    """The `gpu_wait` profile of the example."""
-    return request.resource_profiles[0].scope_profiles[0].profiles[0]
-
-
-def string(request: Request, text: str) -> int:
-    """Index of `text`, added to the string table."""
-    request.dictionary.string_table.append(text)
-    return len(request.dictionary.string_table) - 1
-
-
-def add_attribute(request: Request, key: str, value: AnyValue) -> None:
-    """Give the first sample one more attribute."""
-    request.dictionary.attribute_table.append(
-        KeyValueAndUnit(key_strindex=string(request, key), value=value)
-    )
-    index = len(request.dictionary.attribute_table) - 1
-    first(request).samples[0].attribute_indices.append(index)
-
-
-def add_resource(request: Request, key: str, value: str) -> None:
-    """Give the resource one more attribute."""
-    request.resource_profiles[0].resource.attributes.append(
-        KeyValue(key=key, value=AnyValue(string_value=value))
-    )
-
-
-def add_timestamps(request: Request, *, values: tuple[int, ...]) -> None:
-    """Two instants on the first sample, beside `values`."""
-    sample = first(request).samples[0]
-    sample.timestamps_unix_nano.extend([START_UNIX_NS, START_UNIX_NS + 1])
-    del sample.values[:]
-    sample.values.extend(values)
-
-
-def many_labels(request: Request) -> None:
-    """One label too many for the first series, which has seven; the others have one less."""
-    for number in range(LIMITS.max_labels_per_series - 6):
-        add_resource(request, f"label.{number}", "x")
-
-
-def many_sample_labels(request: Request) -> None:
-    """One label too many for a sample, which has three: an attribute and its link."""
-    for number in range(LIMITS.max_labels_per_sample - 2):
-        add_attribute(request, f"label.{number}", AnyValue(string_value="x"))
-
-
-def many_samples(request: Request) -> None:
-    """One sample more than a profile may have."""
-    sample = first(request).samples[2]
-    first(request).samples.extend([sample] * (LIMITS.max_samples - 2))
-
-
-def hyphen_type(request: Request) -> None:
-    """A sample type that is no name of a metric."""
-    first(request).sample_type.type_strindex = string(request, "gpu-wait")
 
 
 CONVERSION = (grpc.StatusCode.INVALID_ARGUMENT, 500)
@@ -234,137 +162,6 @@ def test_a_broken_rule_is_an_error_over_both_transports(
         raise AssertionError(reply.body.decode())
 
 
-def push(request: Request, limits: Limits = LIMITS) -> tuple[StoredProfile, ...]:
-    """What a double stores of `request`, which it must take."""
-    with make_double(limits) as pyroscope:
-        export_grpc(pyroscope.grpc_endpoint, request)
-        return pyroscope.store.all()
-
-
-def test_the_unbroken_request_is_stored_as_two_types_and_two_series() -> None:
-    """Names, labels, stacks, spans and values of the example arrive; each set of sample labels is a series."""
-    stored = push(profiles_request())
-    assert [(p.profile_type.id, p.labels.get("hw.id"), len(p.samples)) for p in stored] == [
-        (WAIT_ID, "GPU-5f2c8b1e", 2),
-        (WAIT_ID, None, 1),
-        (LAUNCH_ID, "GPU-5f2c8b1e", 1),
-    ]
-    assert stored[0].labels == {
-        "__delta__": "false",
-        "__name__": "gpu",
-        "__otel__": "true",
-        "hw.id": "GPU-5f2c8b1e",
-        "process.pid": "4711",
-        "service.name": "checkout",
-        "service_name": "checkout",
-    }
-    sample, unlinked = stored[0].samples
-    assert sample.stack[:3] == ("main", "step", "loss_item")
-    assert (sample.span_id, sample.trace_id) == (SPAN_ID.hex(), TRACE_ID.hex())
-    assert (sample.value, unlinked.value, unlinked.span_id) == (2_500_000, 40, "")
-    assert stored[1].samples[0].stack == ("main", "/usr/lib/libcuda.so.1 0x7f0000009abc")
-
-
-@pytest.mark.parametrize(
-    ("sample_type", "period_type", "period", "values", "expected"),
-    [
-        (
-            ("samples", "count"),
-            ("cpu", "nanoseconds"),
-            10,
-            (3,),
-            ("process_cpu:cpu:nanoseconds:cpu:nanoseconds", 30),
-        ),
-        (("off_cpu", "nanoseconds"), None, 0, (3, 4), ("off_cpu:off_cpu:nanoseconds::", 7)),
-        (
-            ("gpu_time", "nanoseconds"),
-            ("gpu", "nanoseconds"),
-            1,
-            (3,),
-            ("gpu:gpu_time:nanoseconds:gpu:nanoseconds", 3),
-        ),
-        (
-            ("wall:time", "nanoseconds"),
-            ("gpu", "nanoseconds"),
-            1,
-            (3,),
-            ("nanoseconds:wall:time:nanoseconds:gpu:nanoseconds", 3),
-        ),
-    ],
-    ids=["cpu", "off-cpu", "custom", "colon"],
-)
-def test_profile_types_are_named_by_period_type(
-    sample_type: tuple[str, str],
-    period_type: tuple[str, str] | None,
-    period: int,
-    values: tuple[int, ...],
-    expected: tuple[str, int],
-) -> None:
-    """CPU samples become nanoseconds, off-CPU values are summed, all others are named after their period type."""
-    request = profiles_request()
-    profile = first(request)
-    del profile.samples[1:]
-    profile.sample_type.type_strindex = string(request, sample_type[0])
-    profile.sample_type.unit_strindex = string(request, sample_type[1])
-    profile.ClearField("period_type")
-    if period_type:
-        profile.period_type.type_strindex = string(request, period_type[0])
-        profile.period_type.unit_strindex = string(request, period_type[1])
-    profile.period = period
-    del profile.samples[0].values[:]
-    profile.samples[0].values.extend(values)
-    stored = push(request)[0]
-    assert (stored.profile_type.id, stored.samples[0].value) == expected
-
-
-def test_timestamps_without_values_are_counted() -> None:
-    """A sample with two instants and no value counts two."""
-    request = profiles_request()
-    add_timestamps(request, values=())
-    assert push(request)[0].samples[0].value == 2
-
-
-def test_service_name_of_a_sample_wins_and_splits_the_profile() -> None:
-    """Samples that name a service make a profile of it; the others have the resource's."""
-    request = profiles_request()
-    add_attribute(request, "service.name", AnyValue(string_value="payments"))
-    services = [p.labels["service_name"] for p in push(request)]
-    assert services == ["payments", "checkout", "checkout", "checkout"]
-
-
-@pytest.mark.parametrize(
-    ("attributes", "expected"),
-    [
-        ((), "unknown_service"),
-        (("process.executable.name",), "unknown_service:process.executable.name"),
-    ],
-)
-def test_without_a_service_name_the_executable_stands_in(
-    attributes: tuple[str, ...], expected: str
-) -> None:
-    """`unknown_service`, with the executable where the resource names it."""
-    request = profiles_request()
-    del request.resource_profiles[0].resource.attributes[:]
-    for key in attributes:
-        add_resource(request, key, key)
-    assert {p.labels["service_name"] for p in push(request)} == {expected}
-
-
-def refer(request: Request, key: str) -> None:
-    """Move the key of a resource attribute, and a string value, into the string table, as Collectors do."""
-    (pair,) = [p for p in request.resource_profiles[0].resource.attributes if p.key == key]
-    pair.key, pair.key_strindex = "", string(request, key)
-    if pair.value.HasField("string_value"):
-        pair.value.string_value_strindex = string(request, pair.value.string_value)
-
-
-def test_a_referenced_string_is_lost() -> None:
-    """A key and a string that are only referred to make no label: the service has no name."""
-    request = profiles_request()
-    refer(request, "service.name")
-    assert {p.labels["service_name"] for p in push(request)} == {"unknown_service"}
-
-
 def test_a_number_behind_a_referenced_key_fails_the_request(pyroscope: PyroscopeDouble) -> None:
     """It makes a label without a name, which is refused: the reason for collector-config/pyroscope.yaml."""
     request = profiles_request()
@@ -373,46 +170,12 @@ def test_a_number_behind_a_referenced_key_fails_the_request(pyroscope: Pyroscope
         export_grpc(pyroscope.grpc_endpoint, request)
 
 
-def test_labels_take_strings_integers_and_lists_of_one() -> None:
-    """Booleans, numbers with a point and longer lists are left out."""
-    request = profiles_request()
-    one, two = AnyValue(string_value="one"), AnyValue(string_value="two")
-    add_attribute(request, "number", AnyValue(int_value=7))
-    add_attribute(request, "list", AnyValue(array_value=ArrayValue(values=[one])))
-    add_attribute(request, "longer", AnyValue(array_value=ArrayValue(values=[one, two])))
-    add_attribute(request, "flag", AnyValue(bool_value=True))
-    add_attribute(request, "ratio", AnyValue(double_value=0.5))
-    labels = push(request)[0].labels
-    assert (labels["number"], labels["list"]) == ("7", "one")
-    assert not {"longer", "flag", "ratio"} & set(labels)
-
-
-def test_what_the_resource_says_wins_over_a_sample() -> None:
-    """A sample attribute with a key of the resource does not change the series."""
-    request = profiles_request()
-    add_attribute(request, "process.pid", AnyValue(string_value="1"))
-    assert push(request)[0].labels["process.pid"] == "4711"
-
-
-def test_a_bad_attribute_index_loses_the_profile_silently() -> None:
-    """The one loss without an error: success is answered, and nothing of the profile is stored."""
-    request = profiles_request()
-    first(request).samples[0].attribute_indices.append(99)
-    assert [p.profile_type.id for p in push(request)] == [LAUNCH_ID]
-
-
 def test_thirty_labels_are_taken() -> None:
     """The limit itself is not too many."""
     request = profiles_request()
     many_labels(request)
     request.resource_profiles[0].resource.attributes.pop()
     assert [len(p.labels) for p in push(request)] == [30, 29, 30]
-
-
-def test_stacks_are_cut_at_the_leaf() -> None:
-    """Of a stack that is too deep only the frames next to the root stay."""
-    stored = push(profiles_request(), replace(LIMITS, max_stack_depth=2))
-    assert stored[0].samples[0].stack == ("main", "step", "loss_item")
 
 
 def test_one_bad_profile_fails_the_request_and_its_neighbours_are_stored() -> None:
@@ -466,15 +229,6 @@ def test_ingestion_rate_refuses_for_a_while_and_a_profile_above_the_burst_foreve
         for _ in range(3):
             assert post(url, body).status == 429
             clock.now_ns += 3_600_000_000_000
-
-
-def test_json_is_read_as_protobuf_writes_it(pyroscope: PyroscopeDouble) -> None:
-    """`application/json` has bytes as base64, unlike OTLP's own JSON."""
-    body = json_format.MessageToJson(profiles_request()).encode()
-    headers = {"Content-Type": "application/json"}
-    reply = post(pyroscope.http_endpoint + PROFILES_PATH, body, headers=headers)
-    assert reply.status == 200
-    assert pyroscope.store.all()[0].samples[0].span_id == SPAN_ID.hex()
 
 
 def test_requests_that_are_no_otlp_get_their_http_status(pyroscope: PyroscopeDouble) -> None:

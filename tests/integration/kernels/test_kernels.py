@@ -38,10 +38,12 @@ _LOAD: Final = Job(
     argv=[python(), "/programs/load_objects.py", f"{APP}/otel_gpuflame/_artifacts"],
 )
 _DOCTOR: Final = Job(name="doctor", argv=[python(), "-m", "otel_gpuflame", "doctor", "--json"])
+# Without CPU samples: on an emulated CPU their stacks would still wait to be resolved when the program has ended.
 _RECORD: Final = Job(
     name="record",
     argv=[
-        *(python(), "-m", "otel_gpuflame", "record", "-o", _RECORDED, "--"),
+        *(python(), "-m", "otel_gpuflame", "record", "--no-cpu", "--no-driver", "-o", _RECORDED),
+        "--",
         *(python(), f"{APP}/tests/fakes/app_wait.py", str(KERNEL_MS), str(COUNT)),
     ],
     files=[_RECORDED],

@@ -87,7 +87,7 @@ def test_whole_request() -> None:
         resource_profiles {{
           resource {{
             attributes {{ key: "process.executable.name" value {{ string_value: "python3.11" }} }}
-            attributes {{ key: "process.pid" value {{ int_value: 4711 }} }}
+            attributes {{ key: "process.pid" value {{ string_value: "4711" }} }}
             attributes {{ key: "service.name" value {{ string_value: "checkout" }} }}
           }}
           scope_profiles {{
