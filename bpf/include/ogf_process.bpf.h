@@ -69,8 +69,7 @@ int on_exit(__u64 *arguments)
 	__u64 thread = (__u64)tgid << 32 | tid;
 	struct ogf_call_in_flight *call;
 
-	if (!bpf_map_lookup_elem(&targets, &tgid))
-		return 0;
+	/* Before the process is looked up: its last thread may come here before others that ended with it. */
 	call = bpf_map_lookup_elem(&calls_in_flight, &thread);
 	if (call) {
 		ogf_count(call->event.kind, OGF_OUTCOME_PROCESS_GONE);
@@ -84,7 +83,7 @@ int on_exit(__u64 *arguments)
 		ogf_count(OGF_KIND_DRIVER, OGF_OUTCOME_PROCESS_GONE);
 	bpf_map_delete_elem(&python_threads, &tid);
 	/* The kernel has already counted this thread out: at 0 it was the last one. */
-	if (task->signal->live.counter)
+	if (task->signal->live.counter || !bpf_map_lookup_elem(&targets, &tgid))
 		return 0;
 	ogf_send_process(task, NULL, OGF_PROCESS_EXIT);
 	bpf_map_delete_elem(&targets, &tgid);

@@ -15,7 +15,8 @@ static __always_inline void ogf_send_process(struct task_struct *task, struct ta
 	event.process_start_ns = task->group_leader->start_time;
 	event.tgid = task->tgid;
 	event.change = change;
-	bpf_probe_read_kernel(event.comm, sizeof(event.comm), task->comm);
+	/* The process, not its thread: threads have names of their own. */
+	bpf_probe_read_kernel(event.comm, sizeof(event.comm), task->group_leader->comm);
 	if (parent) {
 		event.parent_tgid = parent->tgid;
 		event.parent_start_ns = parent->group_leader->start_time;

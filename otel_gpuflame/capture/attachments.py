@@ -62,7 +62,9 @@ class Attachments:
             return None
         library = read_library(path)
         if library is None or not self._attach_new(library, now_ns):
-            self._unusable.add(key)
+            # Unless it was the process that went, and the way to the file with it.
+            if path.exists():
+                self._unusable.add(key)
             return None
         return key
 

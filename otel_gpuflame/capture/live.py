@@ -17,7 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_gpuflame.capture.attachments import Attachments
-from otel_gpuflame.capture.bpf.decode import decode_name, decode_process, decode_stack
+from otel_gpuflame.capture.bpf.decode import (
+    ProcessChange,
+    decode_name,
+    decode_process,
+    decode_stack,
+)
 from otel_gpuflame.capture.bpf.drain import POLL_NS, split_records
 from otel_gpuflame.capture.bpf.kernel import CaptureKernel, LoadReport, RingSizes
 from otel_gpuflame.capture.bpf.programs import Feature
@@ -99,6 +104,8 @@ class LiveCapture:
         self._known_stacks: dict[StackKey, ProcessKey] = {}
         self._described: dict[ProcessKey, Attributes] = {}
         self._ended: list[ProcessKey] = []
+        self._replaced: list[ProcessChange] = []
+        self._held_back = np.empty(0, wire.CALL)
         self._undecodable = 0
         self._lost_stacks = 0
         self._last_counters: tuple[LossCount, ...] = ()
@@ -159,12 +166,22 @@ class LiveCapture:
         opened = self._step_windows()
         complete_ns = self._drain.swap(min(timeout_ns, self._until_next_edge(timeout_ns)))
         ended = self._ended
+        # Once more: calls that have just come may belong to a stratum that began meanwhile.
+        opened += self._step_windows()
+        replaced, self._replaced = self._replaced, []
         now_ns = time.monotonic_ns()
         self._ended = self._follow_processes(now_ns)
+        if timeout_ns == 0:
+            replaced, self._replaced = replaced + self._replaced, []
         # Stacks first: their process may be about to end, and looking at processes takes milliseconds.
         events: list[Event] = [*opened, *self._references()]
         self._look_at_processes(now_ns)
-        events += self._calls()
+        rows = np.concatenate((self._held_back, self._drain.data(_CALLS).view(wire.CALL)))
+        for change in replaced:
+            events += self._replace(change, rows)
+            rows = rows[~_is_before(change, rows)]
+        rows = self._hold_back(rows)
+        events += self._calls(rows)
         events += self._counters(force=timeout_ns == 0)
         # One round later than their end was reported: the drain takes the ring of processes further than that of calls,
         # so the last calls of a process may only come now.
@@ -232,6 +249,9 @@ class LiveCapture:
             if change.change is wire.ProcessChange.EXIT:
                 ended.append(change.process)
             else:
+                if change.change is wire.ProcessChange.EXEC:
+                    self._names.forget(change.process)
+                    self._replaced.append(change)
                 self._symbolizer.refresh(change.process)
         return ended
 
@@ -263,8 +283,29 @@ class LiveCapture:
         self._known_stacks[raw.key] = raw.process
         return self._symbolizer.resolve(raw)
 
-    def _calls(self) -> Iterator[Event]:
-        rows = self._drain.data(_CALLS).view(wire.CALL).copy()
+    def _replace(self, change: ProcessChange, rows: CallArray) -> Iterator[Event]:
+        """A process executed another program: hand out the calls of the one before, and begin anew.
+
+        One round after the report, for the same reason as with ends.
+        """
+        before = rows[_is_before(change, rows)]
+        if len(before):
+            described = self._describe(before)
+            if described:
+                yield TargetsEvent(described)
+            yield Calls(before)
+        self._described.pop(change.process, None)
+        yield ProcessesEnded((change.process,))
+
+    def _hold_back(self, rows: CallArray) -> CallArray:
+        """Keep calls of new programs for the next round, when all calls of those before them are through."""
+        is_new = np.zeros(len(rows), bool)
+        for change in self._replaced:
+            is_new |= _is_of(change, rows) & (rows["start_ns"] >= change.time_ns)
+        self._held_back = rows[is_new]
+        return rows[~is_new]
+
+    def _calls(self, rows: CallArray) -> Iterator[Event]:
         self._forget_lost_stacks(rows)
         described = self._describe(rows) + self._describe_again()
         if described:
@@ -303,6 +344,8 @@ class LiveCapture:
     def _describe_again(self) -> tuple[TargetInfo, ...]:
         """Descriptions that have changed since they were given out."""
         changed = self._targets.take_redescribed()
+        # Their new description is given out with the first call of the new program.
+        changed -= {change.process.tgid for change in self._replaced}
         infos = []
         for process in [process for process in self._described if process.tgid in changed]:
             attributes = self._targets.attributes(process.tgid)
@@ -353,6 +396,18 @@ class LiveCapture:
 def _features(options: LiveOptions) -> set[Feature]:
     wanted = {Feature.CALLS: True, Feature.CPU: options.cpu, Feature.DRIVER: options.driver}
     return {feature for feature, is_wanted in wanted.items() if is_wanted}
+
+
+def _is_of(change: ProcessChange, rows: CallArray) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = rows["tgid"] == change.process.tgid
+    found &= rows["process_start_ns"] == change.process.start_ns
+    return found
+
+
+def _is_before(change: ProcessChange, rows: CallArray) -> NDArray[np.bool_]:
+    """Calls that the process made before it executed another program."""
+    before: NDArray[np.bool_] = _is_of(change, rows) & (rows["start_ns"] < change.time_ns)
+    return before
 
 
 def _distinct(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> list[tuple[int, int]]:

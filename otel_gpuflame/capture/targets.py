@@ -39,6 +39,8 @@ class Target:
 
     pid: int
     attributes: Attributes | None = None
+    comm: str = ""
+    """The kernel's name of the process: what it is called if it ends before it could be described."""
     is_forked: bool = False
     """It runs the program of its parent, and is described like it until it publishes something of its own."""
     layout: bytes = b""
@@ -108,10 +110,10 @@ class Targets:
             if pid in self._targets:
                 self._targets[pid].has_ended = True
             return
-        if self._host_wide and change.change is wire.ProcessChange.EXEC:
-            # What it becomes is found out when that maps a GPU library.
-            self._targets.pop(pid, None)
-            return
+        known = self._targets.get(pid)
+        if known is not None and known.has_ended:
+            # Its last calls are not through yet, and the pid already means another process.
+            del self._targets[pid]
         if change.change is wire.ProcessChange.FORK:
             parent = self._targets.get(change.parent.tgid)
             self._targets[pid] = Target(
@@ -120,8 +122,10 @@ class Targets:
                 is_forked=True,
             )
         target = self._targets.setdefault(pid, Target(pid))
+        target.comm = change.comm
         if change.change is wire.ProcessChange.EXEC:
             target.layout = b""
+            target.libraries.clear()
             target.attributes = None
             target.is_forked = False
         target.due_ns = [now_ns + delay for delay in _LOOK_AGAIN_NS]
@@ -141,13 +145,19 @@ class Targets:
 
     def scan(self, now_ns: int) -> None:
         """Find the processes of the host that map a GPU library already."""
-        for entry in self._proc.iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                address_map = read_maps(int(entry.name), self._proc)
-                if address_map and any(is_gpu_library(m.path) for m in address_map.mappings):
-                    self._targets[int(entry.name)] = Target(
-                        int(entry.name), due_ns=[now_ns + delay for delay in _LOOK_AGAIN_NS]
-                    )
+        pids = {int(entry.name) for entry in self._proc.iterdir() if entry.name.isdigit()}
+        for pid in pids - {os.getpid()} - self._targets.keys():
+            if self._maps_gpu_library(pid):
+                self._targets[pid] = Target(
+                    pid, due_ns=[now_ns + delay for delay in _LOOK_AGAIN_NS]
+                )
+                self._kernel.targets.set(_key(pid), np.zeros(1, wire.TARGET).tobytes())
+                self._kernel.costs.set(_key(pid), np.zeros(1, wire.COST).tobytes())
+                if not self._maps_gpu_library(pid):
+                    # It ended in between: BPF will not tell, and the pid may soon mean another process.
+                    del self._targets[pid]
+                    self._kernel.targets.delete(_key(pid))
+                    self._kernel.costs.delete(_key(pid))
 
     def keep_libraries(self, now_ns: int) -> None:
         """Say which libraries are still in use, and let go of the others."""
@@ -163,22 +173,32 @@ class Targets:
     def look_again_if_unnotified(self, now_ns: int) -> None:
         """Where the kernel does not report new mappings, every process is due."""
         if "on_mmap_exit" in self._kernel.report.missing:
+            if self._host_wide:
+                self.scan(now_ns)
             for target in self._targets.values():
                 target.due_ns = target.due_ns or [now_ns]
 
     def attributes(self, pid: int) -> Attributes | None:
-        """Resource attributes of a target: from now if it lives, else from when it was last seen."""
+        """Resource attributes of a target: from now if it lives, else from when it was last seen.
+
+        A process that ended before anybody looked has the name that the kernel gave it, and no other.
+        """
         target = self._targets.get(pid)
         if target is None:
             return describe(pid, self._proc)
         self._describe(target)
+        if target.attributes is None and target.comm:
+            return (("process.pid", pid), ("service.name", target.comm))
         return target.attributes
 
     def service_name(self, pid: int) -> str:
         """The service of a target as described last; reads nothing."""
         target = self._targets.get(pid)
-        attributes = dict(target.attributes or ()) if target is not None else {}
-        return str(attributes.get("service.name", "unknown_service"))
+        if target is None:
+            return "unknown_service"
+        return str(
+            dict(target.attributes or ()).get("service.name", target.comm or "unknown_service")
+        )
 
     def take_redescribed(self) -> set[int]:
         """Processes whose attributes have changed since the last call."""
@@ -188,6 +208,9 @@ class Targets:
     def _look_at(self, target: Target, now_ns: int) -> None:
         address_map = read_maps(target.pid, self._proc)
         if address_map is None:
+            if not target.due_ns:
+                # Long gone: the report of its end was lost.
+                self._targets.pop(target.pid, None)
             return
         if target.attributes is None or len(target.due_ns) < _LOOKS_FOR_DESCRIPTION:
             self._describe(target)
@@ -199,10 +222,13 @@ class Targets:
             key = self._attachments.attach(directory / path, now_ns)
             if key is not None:
                 target.libraries.add(key)
-        if self._host_wide and target.libraries and not target.layout:
-            self._kernel.targets.set(_key(target.pid), np.zeros(1, wire.TARGET).tobytes())
-            self._kernel.costs.set(_key(target.pid), np.zeros(1, wire.COST).tobytes())
         self._update_layout(target)
+
+    def _maps_gpu_library(self, pid: int) -> bool:
+        address_map = read_maps(pid, self._proc)
+        return address_map is not None and any(
+            is_gpu_library(mapping.path) for mapping in address_map.mappings
+        )
 
     def _describe(self, target: Target) -> None:
         """Once more: a process may publish its resource at any time."""

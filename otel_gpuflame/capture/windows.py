@@ -22,6 +22,9 @@ _PPB: Final = 1_000_000_000
 _FIRST_STRATUM_NS: Final = 2_000_000_000
 """Nothing is known of the costs yet: a short stratum with a small window, to measure."""
 _FIRST_DUTY: Final = 0.05
+_ASK_AGAIN_NS: Final = 5_000_000_000
+_MAX_LATE_NS: Final = 1_000_000_000
+"""A stratum begins where the last one ended, unless we noticed that much later: the host may have slept."""
 _KILL_FACTOR: Final = 2.0
 _KILL_AFTER_STRATA: Final = 3
 
@@ -123,14 +126,18 @@ class WindowControl:
             return None
         length_ns = _FIRST_STRATUM_NS if first else self.state.stratum_ns
         if duty <= 0:
-            # Always-on probes alone use up the budget: ask again later.
-            self._plan = PlannedWindow(now_ns, now_ns + length_ns, now_ns, now_ns, 0.0)
+            # Always-on probes alone use up the budget: ask again soon, which costs the targets nothing.
+            end_ns = now_ns + _ASK_AGAIN_NS
+            self._plan = PlannedWindow(now_ns, end_ns, now_ns, now_ns, 0.0)
             self._announced = True
             return None
         if duty < 1 and self._is_open:
             self._probes.close_window()
             self._is_open = False
-        self._plan = plan_window(now_ns, length_ns, duty, self._random)
+        # Without a gap: what is called between two strata would be in none of them.
+        late_ns = now_ns - self._plan.stratum_end_ns if self._plan is not None else 0
+        start_ns = now_ns - late_ns if 0 <= late_ns < _MAX_LATE_NS else now_ns
+        self._plan = plan_window(start_ns, length_ns, duty, self._random)
         return self._plan
 
     def _open(self, plan: PlannedWindow, clock: Clock) -> SamplingWindow:
@@ -182,6 +189,7 @@ class WindowControl:
             for pid, cost in self._rates(before, now_ns - closed_ns).items():
                 windowed = self.state.costs.get(pid, TargetCost(0.0, 0.0)).windowed
                 self.state.costs[pid] = TargetCost(cost, windowed)
+            self._at_close = (now_ns, self._probes.costs())
         alive = self._probes.costs()
         self.state.costs = {pid: c for pid, c in self.state.costs.items() if pid in alive}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
 
@@ -118,6 +118,8 @@ class Aggregator:
         self._retention = Retention()
         self._strata = Strata()
         self._resources: dict[ProcessKey, AttributeSet] = {}
+        self._former: dict[ProcessKey, dict[int, AttributeSet]] = {}
+        """Of programs that their process has replaced by another one, by the id that their calls have."""
         self._lost_exported: Counter[tuple[ValueType, str]] = Counter()
 
     def feed(self, event: Event) -> list[Bundle]:
@@ -157,11 +159,14 @@ class Aggregator:
 
     @_take.register
     def _(self, event: Targets) -> None:
-        self._resources.update((target.process, target.attributes) for target in event.targets)
+        for target in event.targets:
+            if target.process in self._retention:
+                self._replace(target.process)
+            self._resources[target.process] = target.attributes
 
     @_take.register
     def _(self, event: ProcessesEnded) -> None:
-        self._retention.ended(event.processes)
+        self._retention.ended(event.processes, len(self._strata))
 
     @_take.register
     def _(self, event: SamplingWindow) -> None:
@@ -177,7 +182,10 @@ class Aggregator:
         self._last_ns = max(self._last_ns, event.time_ns)
         if self._options.window_ns is None:
             return ()
-        bundles = list(self._close_before(self._window_index(event.time_ns)))
+        index = self._window_index(event.time_ns)
+        closed = max(index - self._closed_before, 0)
+        bundles = list(self._close_before(index))
+        self._forget(self._retention.closed(windows=closed))
         return bundles + list(self._close_strata(event.time_ns))
 
     @_take.register
@@ -216,9 +224,9 @@ class Aggregator:
     def _close_strata(self, time_ns: int) -> Iterator[Bundle]:
         closing = self._strata.complete_until(time_ns)
         for stratum in closing:
-            yield from self._estimates(stratum)
-        if closing:
-            self._forget(self._retention.closed())
+            if not stratum.is_whole:
+                yield from self._estimates(stratum)
+        self._forget(self._retention.closed(strata=len(closing)))
 
     def _estimates(self, stratum: Stratum) -> Iterator[Bundle]:
         if not stratum.parts or self._start is None:
@@ -240,11 +248,22 @@ class Aggregator:
             resource = resources.get(process_id, _UNKNOWN_TARGET)
             yield table.bundle(resource, window, ESTIMATED_SCOPE, attributes)
 
-    def _forget(self, processes: Iterable[ProcessKey]) -> None:
+    def _replace(self, process: ProcessKey) -> None:
+        """The process executed another program: calls until now belong to the one before."""
+        self._retention.lives(process)
+        process_id = self._processes.pop(process, None)
+        if process_id is not None:
+            former = self._resources.get(process, _UNKNOWN_TARGET)
+            self._former.setdefault(process, {})[process_id] = former
+
+    def _forget(self, processes: Sequence[ProcessKey]) -> None:
         """Free what is known of processes that no open window can refer to."""
+        if not processes:
+            return
         for process in processes:
             self._resources.pop(process, None)
             self._processes.pop(process, None)
+            self._former.pop(process, None)
             for key in self._stack_keys.pop(process, ()):
                 self._stacks.pop(key, None)
         gone = set(processes)
@@ -330,10 +349,13 @@ class Aggregator:
         return found
 
     def _resources_by_id(self) -> dict[int, AttributeSet]:
-        return {
+        resources = {
             process_id: self._resources.get(process, _UNKNOWN_TARGET)
             for process, process_id in self._processes.items()
         }
+        for former in self._former.values():
+            resources |= former
+        return resources
 
     def _by_window(
         self, times_ns: NDArray[np.int64]
@@ -364,9 +386,6 @@ class Aggregator:
         closing = sorted(i for i in self._windows if i < index)
         for each in closing:
             yield from self._bundles(self._unix_window(each), self._windows.pop(each))
-        # Strata are longer than windows: while one is open, it may refer to whatever was known since it began.
-        if closing and self._strata.is_empty:
-            self._forget(self._retention.closed())
 
     def _unix_window(self, index: int) -> Window:
         """Bounds in unix time; a capture without a start event, or one window, has the bounds of its events."""

@@ -15,7 +15,8 @@ from otel_gpuflame.events.records import CallArray, SamplingWindow
 PPB = 1_000_000_000
 _HISTORY = 32
 """Strata from which the standard error is computed: enough for it to be stable, few enough to follow the load."""
-
+_LATE_NS = 1_000_000_000
+"""A thread that loses the CPU between taking the time and sending the call delivers so late, on a host that is busy."""
 
 _WINDOWED = np.zeros(1 << 16, bool)
 _WINDOWED[[api.id for api in apis.ALL if apis.is_windowed(api)]] = True
@@ -33,6 +34,16 @@ class Stratum:
         """What one seen call stands for."""
         return PPB / self.window.probability_ppb
 
+    @property
+    def is_whole(self) -> bool:
+        """Captured all the time: its calls count as they are."""
+        return self.window.probability_ppb == PPB
+
+    @property
+    def over_ns(self) -> int:
+        """When no call of it is expected any more. Late ones of a whole stratum can still be told from the next's."""
+        return self.window.stratum_end_ns + (_LATE_NS if self.is_whole else 0)
+
 
 class Strata:
     """Strata that are not complete yet, and how far the totals of the last ones differed.
@@ -45,10 +56,9 @@ class Strata:
         self._seen: deque[float] = deque(maxlen=_HISTORY)
         self._probabilities: deque[float] = deque(maxlen=_HISTORY)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether every stratum is complete."""
-        return not self._open
+    def __len__(self) -> int:
+        """How many may still get calls."""
+        return len(self._open)
 
     def open(self, window: SamplingWindow) -> None:
         """Begin a stratum."""
@@ -69,17 +79,17 @@ class Strata:
             window = stratum.window
             inside = undecided & (starts >= window.open_ns) & (starts < window.close_ns)
             undecided &= ~inside
-            if window.probability_ppb == PPB:
+            if stratum.is_whole:
                 exact |= inside
             elif inside.any():
                 sampled.append((stratum, rows[inside]))
         return rows[exact], sampled, rows[undecided]
 
     def complete_until(self, time_ns: int) -> list[Stratum]:
-        """Remove and return the strata that ended by `time_ns`, except those that needed no scaling."""
-        complete = [s for s in self._open if s.window.stratum_end_ns <= time_ns]
-        self._open = [s for s in self._open if s.window.stratum_end_ns > time_ns]
-        return [s for s in complete if s.window.probability_ppb != PPB]
+        """Remove and return the strata that are over by `time_ns`, oldest first."""
+        complete = [s for s in self._open if s.over_ns <= time_ns]
+        self._open = [s for s in self._open if s.over_ns > time_ns]
+        return complete
 
     def note_total(self, stratum: Stratum, submissions: int) -> Estimate:
         """Remember what a stratum's window saw; the estimate over the strata remembered."""

@@ -11,6 +11,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -35,6 +36,8 @@ from tests.integration.bpf.recording import (
     total,
 )
 from tests.integration.bpf.session import attach_and_record, finished, running
+from tests.integration.collector.resolve import resolve_samples
+from tests.integration.collector.sink import OtlpSink
 from tests.tiers import require
 
 pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
@@ -244,3 +247,40 @@ def test_programs_that_enter_namespaces_while_recorded_are_followed(
         bundle = bundle_of(recording, truth["name"])
         assert total(samples_of([bundle], GPU_LAUNCH)) == launches(truth)
         assert dict(bundle.resource)["process.pid"] == truth["host_pid"]
+
+
+def test_the_agent_keeps_them_apart(
+    command: list[str], environment: dict[str, str], fakes: Path
+) -> None:
+    """It finds all three by itself; what arrives is under each one's name, in the resource and on the samples."""
+    agent = [sys.executable, "-m", "otel_gpuflame", "-v", "agent", "--no-self-telemetry"]
+    with OtlpSink() as sink, running([*command, "--hold"], clean(environment)) as target:
+        assert target.truth()["ready"] is True
+        options = ["--endpoint", sink.http_endpoint, "--protocol", "http/protobuf", "--duty", "1"]
+        with running([*agent, *options], clean(environment)) as exporter:
+            exporter.wait_for(lambda: has_probes(exporter.stderr.text(), fakes), "all probes")
+            target.go()
+            assert target.finish() == 0, target.stderr.text()
+            exporter.process.send_signal(signal.SIGTERM)
+            assert exporter.finish() == 0, exporter.stderr.text()
+    truths = [json.loads(line) for line in target.stdout.text().splitlines()]
+    expected = {truth["host_pid"]: truth["name"] for truth in truths if "name" in truth}
+    seen: dict[int, set[tuple[object, object]]] = {}
+    for received in sink.received:
+        for sample in resolve_samples(received.profiles):
+            resource = {each.key: each.value for each in sample.resource}
+            own = {each.key: each.value for each in sample.attributes}
+            names = (resource["service.name"], own["service.name"])
+            seen.setdefault(int(str(resource["process.pid"])), set()).add(names)
+    # Whatever else runs on this host at the moment is the agent's business too, but not this test's.
+    assert {pid: seen.get(pid) for pid in expected} == {
+        pid: {(name, name)} for pid, name in expected.items()
+    }
+    assert len(set(expected.values())) == len(CONTAINERS)
+
+
+def has_probes(text: str, fakes: Path) -> bool:
+    """Whether the agent says that it probes the library of both namespaces and the host's."""
+    paths = probed(text)
+    on_host = any(path.endswith(f"{fakes}/libcuda.so.1") for path in paths)
+    return on_host and sum(map(is_inside, paths)) == 2
