@@ -96,6 +96,8 @@ struct task_struct {
 	struct files_struct *files;
 	__u64 start_time;
 	__u64 self_exec_id;
+	__u64 parent_exec_id;
+	struct task_struct *real_parent;
 	unsigned long nvcsw;
 	char comm[16];
 	struct thread_struct thread;

@@ -17,37 +17,39 @@ enum {
 /* Shorter ones are left out: they are many, and a GPU that idles for less is not worth an explanation. */
 const volatile __u64 off_cpu_min_ns = 1000000;
 
-/* Threads that are off the CPU, as events that lack their end. */
+struct ogf_off_cpu {
+	struct ogf_call_event event; /* lacks its end; start_ns 0: the thread is on a CPU */
+	__u64 stacks_used_until_ns;
+};
+
+/* Captured threads that have been switched out at least once; gone with the thread. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__type(key, __u32);
-	__type(value, struct ogf_call_event);
+	__type(value, struct ogf_off_cpu);
 	__uint(max_entries, 16384);
 } off_cpu SEC(".maps");
 
-/* Until when each thread has used up its stacks. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__type(key, __u32);
-	__type(value, __u64);
-	__uint(max_entries, 16384);
-} stack_allowance SEC(".maps");
+static __always_inline struct ogf_off_cpu *ogf_off_cpu_slot(__u32 tid)
+{
+	struct ogf_off_cpu *slot = bpf_map_lookup_elem(&off_cpu, &tid), fresh = {};
+
+	if (slot || bpf_map_update_elem(&off_cpu, &tid, &fresh, BPF_NOEXIST))
+		return slot;
+	return bpf_map_lookup_elem(&off_cpu, &tid);
+}
 
 /*
  * Whether a thread that is switched out may take its stack, which costs it 2 µs and more. None can be off the CPU for
  * off_cpu_min_ns more often than once in that time, so whoever exceeds this mostly takes stacks in vain.
  */
-static __always_inline bool ogf_may_take_stack(__u32 tid, __u64 now_ns)
+static __always_inline bool ogf_may_take_stack(struct ogf_off_cpu *slot, __u64 now_ns)
 {
-	__u64 *used_until = bpf_map_lookup_elem(&stack_allowance, &tid), first = now_ns + off_cpu_min_ns;
+	__u64 used_until_ns = slot->stacks_used_until_ns;
 
-	if (!used_until) {
-		bpf_map_update_elem(&stack_allowance, &tid, &first, BPF_ANY);
-		return true;
-	}
-	if (*used_until > now_ns + OGF_STACK_BURST * off_cpu_min_ns)
+	if (used_until_ns > now_ns + OGF_STACK_BURST * off_cpu_min_ns)
 		return false;
-	*used_until = (*used_until > now_ns ? *used_until : now_ns) + off_cpu_min_ns;
+	slot->stacks_used_until_ns = (used_until_ns > now_ns ? used_until_ns : now_ns) + off_cpu_min_ns;
 	return true;
 }
 
@@ -87,49 +89,53 @@ static __always_inline enum ogf_off_cpu_state ogf_off_cpu_state(bool preempted, 
 static __always_inline void ogf_switch_out(bool preempted, struct task_struct *task)
 {
 	struct ogf_target *target = ogf_current_target();
-	struct ogf_call_event event = {};
+	struct ogf_call_event *event;
+	struct ogf_off_cpu *slot;
 	struct ogf_place place;
-	__u32 tid = task->pid;
 	__u64 started_ns;
 
 	/* A thread that is ending has no user mode to come back to, and may never be switched in. */
 	if (!target || task->flags & OGF_PF_EXITING)
 		return;
-	ogf_fill_thread(target, OGF_KIND_OFF_CPU, &event);
-	event.bytes = ogf_off_cpu_state(preempted, task->__state);
-	event.flags |= OGF_CALL_RETURNED;
-	if (ogf_may_take_stack(tid, event.start_ns)) {
-		place = ogf_place_in_user();
-		ogf_take_stack(&place, target, &event);
-	}
-	started_ns = event.start_ns;
-	event.start_ns = bpf_ktime_get_ns();
-	if (bpf_map_update_elem(&off_cpu, &tid, &event, BPF_ANY)) {
+	slot = ogf_off_cpu_slot(task->pid);
+	if (!slot) {
 		/* It may have become a short one: counted all the same, so that nothing is missing unseen. */
 		ogf_count(OGF_KIND_OFF_CPU, OGF_OUTCOME_SEEN);
 		ogf_count(OGF_KIND_OFF_CPU, OGF_OUTCOME_TABLE_FULL);
+		return;
+	}
+	event = &slot->event;
+	__builtin_memset(event, 0, sizeof(*event));
+	ogf_fill_thread(target, OGF_KIND_OFF_CPU, event);
+	event->bytes = ogf_off_cpu_state(preempted, task->__state);
+	event->flags |= OGF_CALL_RETURNED;
+	started_ns = event->start_ns;
+	if (ogf_may_take_stack(slot, started_ns)) {
+		place = ogf_place_in_user();
+		ogf_take_stack(&place, target, event);
+		event->start_ns = bpf_ktime_get_ns();
 	}
 	ogf_account_program(started_ns, 0);
 }
 
 static __always_inline void ogf_switch_in(__u32 tid)
 {
-	struct ogf_call_event *event;
+	struct ogf_off_cpu *slot;
 	__u64 now_ns;
 
 	/* Each CPU's idle thread has number 0. */
 	if (!tid)
 		return;
-	event = bpf_map_lookup_elem(&off_cpu, &tid);
-	if (!event)
+	slot = bpf_map_lookup_elem(&off_cpu, &tid);
+	if (!slot || !slot->event.start_ns)
 		return;
 	now_ns = bpf_ktime_get_ns();
-	if (now_ns - event->start_ns >= off_cpu_min_ns) {
-		event->end_ns = now_ns;
+	if (now_ns - slot->event.start_ns >= off_cpu_min_ns) {
+		slot->event.end_ns = now_ns;
 		ogf_count(OGF_KIND_OFF_CPU, OGF_OUTCOME_SEEN);
-		ogf_send_call(event);
+		ogf_send_call(&slot->event);
 	}
-	bpf_map_delete_elem(&off_cpu, &tid);
+	slot->event.start_ns = 0;
 }
 
 /* Runs in the thread that is switched out, with interrupts off: no program can come between the two halves. */

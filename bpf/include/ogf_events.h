@@ -108,6 +108,7 @@ enum ogf_python_state {
 	OGF_PYTHON_UNREADABLE = 3,  /* a frame could not be read: the frames before it are kept */
 	OGF_PYTHON_TRUNCATED = 4,   /* deeper than OGF_MAX_PYTHON_FRAMES */
 	OGF_PYTHON_UNSUPPORTED = 5, /* user space has refused this interpreter by version */
+	OGF_PYTHON_NOT_READ = 6,    /* these programs cannot find the thread's frames (BCC) */
 };
 
 enum ogf_native_state {

@@ -44,6 +44,17 @@ static __always_inline bool ogf_take_in(void)
 	return true;
 }
 
+/* Tell of a process that was taken in: of which one it is a copy, where it has executed nothing since it was forked. */
+static __always_inline void ogf_introduce(void)
+{
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task_btf(), *leader = task->group_leader;
+
+	if (leader->self_exec_id == leader->parent_exec_id)
+		ogf_send_process(task, leader->real_parent, OGF_PROCESS_FORK);
+	else
+		ogf_send_process(task, NULL, OGF_PROCESS_MAP);
+}
+
 /* The target that hits a probe; in host-wide mode whoever hits one becomes a target. */
 static __always_inline struct ogf_target *ogf_calling_target(void)
 {
@@ -52,7 +63,7 @@ static __always_inline struct ogf_target *ogf_calling_target(void)
 	if (target || !ogf_is_host_wide())
 		return target;
 	if (ogf_take_in())
-		ogf_send_process((struct task_struct *)bpf_get_current_task_btf(), NULL, OGF_PROCESS_MAP);
+		ogf_introduce();
 	return ogf_current_target();
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -47,8 +47,11 @@ class Attachments:
         """Libraries with probes attached."""
         return tuple(each.library for each in self._attached.values())
 
-    def attach(self, path: Path, now_ns: int) -> FileKey | None:
-        """Attach probes to a library file, once. None if it is none of ours or the kernel refuses."""
+    def attach(self, path: Path, now_ns: int, shown: str = "") -> FileKey | None:
+        """Attach probes to a library file, once; `shown` is its name for people where `path` is none.
+
+        None if it is none of ours or the kernel refuses.
+        """
         try:
             status = path.stat()
         except OSError:
@@ -61,7 +64,8 @@ class Attachments:
         if key in self._unusable:
             return None
         library = read_library(path)
-        if library is None or not self._attach_new(library, now_ns):
+        attached = None if library is None else self._open(library, shown or str(path), now_ns)
+        if attached is None or not self._attach_new(attached):
             # Unless it was the process that went, and the way to the file with it.
             if path.exists():
                 self._unusable.add(key)
@@ -101,19 +105,23 @@ class Attachments:
             os.close(each.fd)
         self._attached.clear()
 
-    def _attach_new(self, library: GpuLibrary, now_ns: int) -> bool:
+    def _open(self, library: GpuLibrary, shown: str, now_ns: int) -> _Attached | None:
+        """Keep the file open: its inode must stay reachable for windows."""
         try:
             fd = os.open(library.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            self.errors.append(f"cannot open {library.path}: {error.strerror}")
-            return False
-        attached = _Attached(library, fd, now_ns)
+            self.errors.append(f"cannot open {shown}: {error.strerror}")
+            return None
+        return _Attached(replace(library, path=Path(shown)), fd, now_ns)
+
+    def _attach_new(self, attached: _Attached) -> bool:
+        library = attached.library
         points = [p for p in library.points if not (self._in_windows and p.windowed)]
         try:
             self._links.attach(library.key, attached.path, points)
         except LibbpfError as error:
             self._links.detach(library.key)
-            os.close(fd)
+            os.close(attached.fd)
             self.errors.append(f"cannot probe {library.path}: {error}")
             logger.warning("cannot probe %s: %s", library.path, error)
             return False

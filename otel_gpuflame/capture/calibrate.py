@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from otel_gpuflame.capture.bpf.backend import RingSizes
 from otel_gpuflame.capture.bpf.drain import LIBRARY, Drain
-from otel_gpuflame.capture.bpf.kernel import CaptureKernel, RingSizes
+from otel_gpuflame.capture.bpf.kernel import CaptureKernel
 from otel_gpuflame.capture.bpf.probes import Program
 from otel_gpuflame.capture.bpf.uprobes import ProbePoint
 from otel_gpuflame.capture.libraries import file_offset_of

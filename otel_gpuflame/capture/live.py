@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_gpuflame.capture.attachments import Attachments
+from otel_gpuflame.capture.bpf.backend import Loader, LoadReport, RingSizes
 from otel_gpuflame.capture.bpf.decode import (
     ProcessChange,
     decode_name,
@@ -24,7 +25,7 @@ from otel_gpuflame.capture.bpf.decode import (
     decode_stack,
 )
 from otel_gpuflame.capture.bpf.drain import POLL_NS, split_records
-from otel_gpuflame.capture.bpf.kernel import CaptureKernel, LoadReport, RingSizes
+from otel_gpuflame.capture.bpf.loading import load_backend
 from otel_gpuflame.capture.bpf.programs import Feature
 from otel_gpuflame.capture.describe import Attributes
 from otel_gpuflame.capture.devices import GpuDevices
@@ -76,6 +77,7 @@ class LiveOptions:
     """Also system calls on GPU devices."""
     devices: tuple[Path, ...] = ()
     """Device files that `driver` takes for GPUs besides those of known drivers."""
+    loader: Loader = Loader.LIBBPF
     rings: RingSizes = field(default_factory=RingSizes)
     poll_ns: int = POLL_NS
     """Pause of the drain between sweeps."""
@@ -91,8 +93,9 @@ class LiveCapture:
     def __init__(self, options: LiveOptions, proc: Path = Path("/proc")) -> None:
         self._options = options
         self._proc = proc
-        self._kernel = CaptureKernel(options.rings, _features(options))
-        self._devices = GpuDevices(self._kernel.gpu_majors, proc) if options.driver else None
+        self._kernel = load_backend(options.loader, options.rings, _features(options))
+        majors = self._kernel.gpu_majors if options.driver else None
+        self._devices = GpuDevices(majors, proc) if majors is not None else None
         self._drain = self._kernel.open_drain(options.poll_ns)
         self._attachments = Attachments(self._kernel.uprobes, in_windows=options.budget is not None)
         self._targets = Targets(
@@ -227,7 +230,7 @@ class LiveCapture:
         if self._windows is not None:
             self._windows.stop(time.monotonic_ns)
         self._attachments.close()
-        self._kernel.object.detach()
+        self._kernel.detach()
         self._drain.stop()
         return self.step(0)
 

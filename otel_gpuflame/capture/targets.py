@@ -12,14 +12,14 @@ from typing import Final
 import numpy as np
 
 from otel_gpuflame.capture.attachments import Attachments
+from otel_gpuflame.capture.bpf.backend import CaptureBackend
 from otel_gpuflame.capture.bpf.decode import ProcessChange
-from otel_gpuflame.capture.bpf.kernel import CaptureKernel
 from otel_gpuflame.capture.describe import Attributes, describe, publishes_itself
 from otel_gpuflame.capture.libraries import FileKey, is_gpu_library
 from otel_gpuflame.errors import TargetError
 from otel_gpuflame.events import wire
 from otel_gpuflame.symbolize.cpython.detect import PythonRefusal, PythonRuntime, find_python
-from otel_gpuflame.symbolize.elf_files import ElfFiles
+from otel_gpuflame.symbolize.elf_files import ElfFiles, open_mapped_file
 from otel_gpuflame.symbolize.maps import read_maps
 from otel_gpuflame.symbolize.thread_context import find_thread_context
 
@@ -55,7 +55,7 @@ class Targets:
 
     def __init__(
         self,
-        kernel: CaptureKernel,
+        kernel: CaptureBackend,
         attachments: Attachments,
         *,
         host_wide: bool = False,
@@ -129,6 +129,9 @@ class Targets:
             target.attributes = None
             target.is_forked = False
         target.due_ns = [now_ns + delay for delay in _LOOK_AGAIN_NS]
+        if target.attributes is None:
+            # At once: it may live for milliseconds only, and stacks to be resolved come before the next look.
+            self._describe(target)
 
     def forget(self, pid: int) -> None:
         """Drop a process that has ended, unless its pid already means another one."""
@@ -214,12 +217,15 @@ class Targets:
             return
         if target.attributes is None or len(target.due_ns) < _LOOKS_FOR_DESCRIPTION:
             self._describe(target)
-        directory = self._proc / str(target.pid)
         libraries = {m.file_identity: m for m in address_map.mappings if is_gpu_library(m.path)}
         for mapping in libraries.values():
-            # A driver update replaces the file under running programs: the path then means another inode.
-            path = f"map_files/{mapping.text}" if mapping.deleted else f"root{mapping.path}"
-            key = self._attachments.attach(directory / path, now_ns)
+            # The mapped inode itself: a driver update replaces the file under running programs, and a path inside a
+            # target's root may lead out of it through a link.
+            fd = open_mapped_file(target.pid, mapping, self._proc)
+            if fd is None:
+                continue
+            key = self._attachments.attach(Path(f"/proc/self/fd/{fd}"), now_ns, shown=mapping.path)
+            os.close(fd)
             if key is not None:
                 target.libraries.add(key)
         self._update_layout(target)

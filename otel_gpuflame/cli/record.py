@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from otel_gpuflame import __version__
+from otel_gpuflame.capture.bpf.backend import Loader
 from otel_gpuflame.cli.tables import human, print_ledger, print_summary, say
 from otel_gpuflame.pipeline import RecordOptions, RecordResult
 from otel_gpuflame.pipeline import record as run_record
@@ -87,6 +88,13 @@ Examples:
     help="Take this device for a GPU too, and all with its major number. May be repeated.",
 )
 @click.option(
+    "--loader",
+    type=click.Choice([loader.value for loader in Loader]),
+    default=Loader.LIBBPF.value,
+    show_default=True,
+    help="Who loads the BPF programs; bcc is for kernels without BTF, and knows no Python frames and no spans.",
+)
+@click.option(
     "-n",
     "--top",
     "limit",
@@ -106,6 +114,7 @@ def record(
     cpu: bool,
     driver: bool,
     devices: tuple[Path, ...],
+    loader: str,
     limit: int,
     quiet: bool,
     command: tuple[str, ...],
@@ -131,6 +140,7 @@ def record(
         cpu=cpu,
         driver=driver,
         devices=devices,
+        loader=Loader(loader),
     )
     result = run_record(options, _StopRequest(has_command=bool(command)))
     console = Console(stderr=True, highlight=False)

@@ -106,17 +106,18 @@ def _show(views: Iterator[HostView], limit: int | None, *, is_live: bool) -> Non
         width = None if os.environ.get("COLUMNS") else _WIDTH_WITHOUT_TERMINAL
         console = Console(highlight=False, width=width)
         for view in views:
-            console.print(view_table(view, limit or sys.maxsize))
+            console.print(view_table(view, limit or sys.maxsize, console.width))
             sys.stdout.flush()
         return
     if not is_live:
         for view in views:
-            console.print(view_table(view, limit or sys.maxsize))
+            console.print(view_table(view, limit or sys.maxsize, console.width))
         return
     with Live(Text("…"), console=console, auto_refresh=False, transient=False) as live:
         for view in views:
             fitting = max(console.height - _LINES_AROUND, 1)
-            live.update(view_table(view, min(limit or fitting, fitting)), refresh=True)
+            shown = view_table(view, min(limit or fitting, fitting), console.width)
+            live.update(shown, refresh=True)
 
 
 def _stop_on_signals() -> threading.Event:

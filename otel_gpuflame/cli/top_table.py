@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
@@ -17,32 +19,68 @@ from otel_gpuflame.profile.top import TopRow
 
 _NS_PER_S: Final = 1e9
 _UNKNOWN: Final = "…"
+_NUMBERS: Final[tuple[str, ...]] = (
+    "pid",
+    "gpu_wait",
+    "launches/s",
+    "copies/s",
+    "copied/s",
+    "overhead",
+)
+_COPIES: Final = ("copies/s", "copied/s")
+_ENOUGH: Final = 40
+"""Columns for names below which copies are left out."""
+_GAP: Final = 2
+_MIN_NAME: Final = 8
+_MAX_SERVICE: Final = 32
 
 
-def view_table(view: HostView, limit: int) -> Table:
-    """Processes that wait most, at most `limit` of them; the host in the title."""
+def view_table(view: HostView, limit: int, width: int) -> Table:
+    """Processes that wait most, at most `limit` of them; the host in the title.
+
+    In a terminal of few columns copies are left out, and names are cut, but no number.
+    """
+    rows = view.rows[:limit]
+    numbers = [_numbers(row, view) for row in rows]
+    shown = _NUMBERS
+    if _room(shown, numbers, width) < _ENOUGH:
+        shown = tuple(name for name in _NUMBERS if name not in _COPIES)
+    room = max(_room(shown, numbers, width), 2 * _MIN_NAME)
+    longest = max((cell_len(row.service) for row in rows), default=0)
+    service_width = min(max(longest, _MIN_NAME), _MAX_SERVICE, room // 2)
     table = Table(
         title=_title(view), title_justify="left", title_style="bold", box=None, pad_edge=False
     )
-    table.add_column("service", no_wrap=True, overflow="ellipsis", max_width=32)
-    for name in ("pid", "gpu_wait", "launches/s", "copies/s", "copied/s", "overhead"):
+    table.add_column("service", no_wrap=True, overflow="ellipsis", width=service_width)
+    for name in shown:
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("waits most in", no_wrap=True, overflow="ellipsis")
-    for row in view.rows[:limit]:
-        overhead = view.overheads.get(row.pid)
-        table.add_row(
-            Text(row.service),
-            str(row.pid),
-            f"{row.wait:.3f} s/s",
-            _rate(row, f"{row.launches:,.0f}", view),
-            _rate(row, f"{row.copies:,.0f}", view),
-            _rate(row, human(row.copied_bytes, "bytes"), view),
-            _UNKNOWN if overhead is None else f"{100 * overhead:.2f}%",
-            _place(row.top_wait),
-        )
+    table.add_column(
+        "waits most in", no_wrap=True, overflow="ellipsis", max_width=room - service_width
+    )
+    for row, cells in zip(rows, numbers, strict=True):
+        table.add_row(Text(row.service), *(cells[name] for name in shown), _place(row.top_wait))
     if len(view.rows) > limit:
         table.add_row(Text(f"… {len(view.rows) - limit} more", "dim"))
     return table
+
+
+def _room(shown: Sequence[str], numbers: Sequence[dict[str, str]], width: int) -> int:
+    """Columns of the terminal that are left for names."""
+    widths = [max(map(len, (name, *(cells[name] for cells in numbers)))) for name in shown]
+    return width - sum(widths) - _GAP * (len(shown) + 1)
+
+
+def _numbers(row: ProcessRates, view: HostView) -> dict[str, str]:
+    """Cells by the names in _NUMBERS."""
+    overhead = view.overheads.get(row.pid)
+    return {
+        "pid": str(row.pid),
+        "gpu_wait": f"{row.wait:.3f} s/s",
+        "launches/s": _rate(row, f"{row.launches:,.0f}", view),
+        "copies/s": _rate(row, f"{row.copies:,.0f}", view),
+        "copied/s": _rate(row, human(row.copied_bytes, "bytes"), view),
+        "overhead": _UNKNOWN if overhead is None else f"{100 * overhead:.2f}%",
+    }
 
 
 def view_json(view: HostView) -> dict[str, object]:

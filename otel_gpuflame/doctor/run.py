@@ -23,6 +23,7 @@ OF_HOST: Final[tuple[Callable[[Host], Check], ...]] = (
     bpf.check_load,
     bpf.check_uprobes,
     bpf.check_uprobe_multi,
+    bpf.check_bcc,
     bpf.check_tracepoints,
     rights.check_perf_events,
     rights.check_cap_bpf,

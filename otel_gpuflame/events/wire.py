@@ -80,6 +80,7 @@ class PythonState(IntEnum):
     UNREADABLE = 3
     TRUNCATED = 4
     UNSUPPORTED = 5
+    NOT_READ = 6
 
 
 class NativeState(IntEnum):

@@ -25,6 +25,7 @@ from otel_gpuflame import __version__
 from otel_gpuflame.export.agent_snapshot import AgentSnapshot
 from otel_gpuflame.export.options import OtlpOptions, SelfTelemetryOptions
 from otel_gpuflame.export.self_metrics import OVERHEAD, register
+from otel_gpuflame.export.tls import client_certificate, trusted_certificates
 
 logger = logging.getLogger(__name__)
 
@@ -45,11 +46,11 @@ class SelfTelemetry:
     def __init__(self, options: SelfTelemetryOptions, snapshot: Snapshot) -> None:
         """Raises ExportError where a certificate or key cannot be used. Nothing is connected until the first export."""
         self._reasons = _Reasons()
-        self._reasons.attach()
         watch = _Watch(options.destination.endpoint, self._reasons)
+        exporter = _exporter(options.destination, snapshot, watch)
+        self._reasons.attach()
         reader = PeriodicExportingMetricReader(
-            _exporter(options.destination, snapshot, watch),
-            export_interval_millis=options.interval_s * 1000,
+            exporter, export_interval_millis=options.interval_s * 1000
         )
         self._provider = MeterProvider([reader], resource=agent_resource(), shutdown_on_exit=False)
         register(self._provider.get_meter(_SCOPE, __version__), snapshot)
@@ -190,6 +191,9 @@ def _http_exporter(options: OtlpOptions, snapshot: Snapshot, watch: _Watch) -> M
             data = with_overheads(metrics_data, snapshot(), time.time_ns())
             return watch.note(super().export(data, timeout_millis, **kwargs))
 
+    # The SDK would find out at the first export.
+    trusted_certificates(options)
+    client_certificate(options)
     return Exporter(
         endpoint=options.endpoint,
         certificate_file=options.certificate_file or None,

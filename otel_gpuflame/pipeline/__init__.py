@@ -3,7 +3,7 @@
 from otel_gpuflame.pipeline.agent import AgentControl, AgentOptions, run_agent
 from otel_gpuflame.pipeline.recording import RecordOptions, RecordResult, record
 from otel_gpuflame.pipeline.replaying import ReplayResult, SendSummary, replay, send_capture
-from otel_gpuflame.pipeline.watch import HostView, WatchOptions, watch
+from otel_gpuflame.pipeline.watching import HostView, WatchOptions, watch
 
 __all__ = [
     "AgentControl",

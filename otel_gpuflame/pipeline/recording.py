@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from otel_gpuflame.capture.bpf.kernel import LoadReport
+from otel_gpuflame.capture.bpf.backend import Loader, LoadReport
 from otel_gpuflame.capture.command import StoppedCommand
 from otel_gpuflame.capture.libraries import installed_libraries
 from otel_gpuflame.capture.live import LiveCapture, LiveOptions
@@ -40,6 +40,7 @@ class RecordOptions:
     driver: bool = True
     """Also system calls on GPU devices, and on `devices`."""
     devices: tuple[Path, ...] = ()
+    loader: Loader = Loader.LIBBPF
 
 
 @dataclass(slots=True)
@@ -134,6 +135,7 @@ def _live_options(options: RecordOptions, command: StoppedCommand | None) -> Liv
         cpu=options.cpu,
         driver=options.driver,
         devices=options.devices,
+        loader=options.loader,
     )
 
 

@@ -13,6 +13,7 @@ NATIVE_CUT = mark("native stack cut")
 NATIVE_TRUNCATED = mark("native stack truncated")
 PYTHON_CUT = mark("Python stack cut")
 PYTHON_TRUNCATED = mark("Python stack truncated")
+PYTHON_NOT_READ = mark("no Python frames: the bcc loader does not read them")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,4 +76,6 @@ def _python_marks(parts: Parts) -> list[Frame]:
         return [PYTHON_TRUNCATED]
     if parts.python_state == PythonState.UNSUPPORTED:
         return [mark(f"no Python frames: {parts.refusal or 'this interpreter is not supported'}")]
+    if parts.python_state == PythonState.NOT_READ:
+        return [PYTHON_NOT_READ]
     return []

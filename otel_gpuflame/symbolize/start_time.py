@@ -25,8 +25,20 @@ def is_same_process(key: ProcessKey, proc: Path) -> bool:
     if key.start_ns == 0:
         return True
     tick_ns = _NS // os.sysconf("SC_CLK_TCK")
-    suspended_ns = max(time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns(), 0)
-    return -2 * tick_ns <= started - key.start_ns <= suspended_ns + 2 * tick_ns
+    return -2 * tick_ns <= started - key.start_ns <= _suspended_ns() + 2 * tick_ns
+
+
+def start_monotonic_ns(pid: int, proc: Path = Path("/proc")) -> int | None:
+    """CLOCK_MONOTONIC time at which a process started, to the tick (10 ms); None if there is no such process.
+
+    Earlier than it was by what the host has been suspended for since then.
+    """
+    started = _start_boottime_ns(pid, proc)
+    return None if started is None else max(started - _suspended_ns(), 0)
+
+
+def _suspended_ns() -> int:
+    return max(time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns(), 0)
 
 
 def _start_boottime_ns(pid: int, proc: Path) -> int | None:

@@ -103,6 +103,18 @@ def test_every_type_can_be_chosen(tmp_path: Path, sample_type: str, total: str) 
     assert f"accounting for {total}, 100% of {total} total" in top
 
 
+def test_cpu_samples_are_the_usual_cpu_profile(tmp_path: Path) -> None:
+    """A file of CPU samples alone opens as `cpu`, in time."""
+    path = written(
+        tmp_path / "a.pb.gz", bundle({sample_types.CPU_SAMPLES: [(0, -1, 0, 99), (2, -1, 0, 99)]})
+    )
+
+    top = pprof("-symbolize=none", "-top", path)
+
+    assert "Type: cpu" in top
+    assert "accounting for 2000ms, 100% of 2000ms total" in top
+
+
 @pytest.mark.parametrize("symbolize", ["-symbolize=none", "-symbolize=local"])
 def test_names_arrive_whole(waits: Path, symbolize: str) -> None:
     """Neither `<module>` nor template arguments are cut, also where pprof demangles by itself."""

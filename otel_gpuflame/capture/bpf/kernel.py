@@ -5,15 +5,13 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
-from otel_gpuflame.capture.bpf.drain import POLL_NS, Drain, Ring
-from otel_gpuflame.capture.bpf.libbpf import BpfMap, BpfObject, LibbpfError
-from otel_gpuflame.capture.bpf.library import load_library
+from otel_gpuflame.capture.bpf.backend import LoadReport, RingSizes
+from otel_gpuflame.capture.bpf.libbpf import BpfObject, LibbpfError
+from otel_gpuflame.capture.bpf.library import choose_library
+from otel_gpuflame.capture.bpf.maps import CaptureMaps
 from otel_gpuflame.capture.bpf.probes import Program
 from otel_gpuflame.capture.bpf.programs import CPU_SAMPLER, OPTIONAL, Feature, OptionalProgram
 from otel_gpuflame.capture.bpf.tracefs import tracepoint_id
@@ -23,46 +21,20 @@ from otel_gpuflame.capture.bpf.uprobes import (
     multi_is_supported,
 )
 from otel_gpuflame.errors import SourceUnavailable
-from otel_gpuflame.events import wire
 from otel_gpuflame.events.apis import CPU_SAMPLES_HZ
-from otel_gpuflame.events.frames import StackKey
-from otel_gpuflame.events.records import LossCount
 
 OBJECT: Final = Path(__file__).parents[2] / "_artifacts" / "capture.bpf.o"
-MIB: Final = 1 << 20
-_OUTCOMES: Final = 8
-_KINDS: Final = 16
 _ONLINE_CPUS: Final = Path("/sys/devices/system/cpu/online")
 
 
-@dataclass(frozen=True, slots=True)
-class RingSizes:
-    """Bytes of each BPF ring, powers of two. 16 MiB of calls are 110,000 calls."""
-
-    calls: int = 16 * MIB
-    stacks: int = 8 * MIB
-    names: int = 1 * MIB
-    processes: int = 1 * MIB
-
-
-@dataclass(slots=True)
-class LoadReport:
-    """What the host gave us."""
-
-    libbpf: str
-    uprobe_multi: bool
-    missing: dict[str, str] = field(default_factory=dict)
-    """Program → what does not work without it."""
-
-
-class CaptureKernel:
+class CaptureKernel(CaptureMaps):
     """Owns the BPF object, its maps and links. Raises SourceUnavailable when capture is impossible here."""
 
     def __init__(
         self, rings: RingSizes | None = None, features: Collection[Feature] = (Feature.CALLS,)
     ) -> None:
         self._features = features
-        self._library = load_library()
+        self._libbpf = choose_library()
         self._image = _read_object()
         self.rings = rings or RingSizes()
         self.object, self.report = self._load()
@@ -71,57 +43,14 @@ class CaptureKernel:
         except LibbpfError:
             self.object.close()
             raise
+        super().__init__(self.object.map_fd, self.rings)
         self.uprobes = UprobeLinks(self.object, multi=self.report.uprobe_multi)
-        self.targets = self._map("targets", wire.TARGET.itemsize)
-        self.costs = self._map("costs", wire.COST.itemsize)
-        self._settings = self._map("settings", wire.SETTINGS.itemsize)
-        self.gpu_majors = self._map("gpu_majors", 4)
-        self._seen_stacks = self._map("seen_stacks", 1)
-        self._cpus = int(self._library.libbpf_num_possible_cpus())
-        self._counters = self._map("counters", 8 * self._cpus)
+        self.gpu_majors = self.map("gpu_majors", 4)
 
-    def open_drain(self, poll_ns: int = POLL_NS) -> Drain:
-        """The drain of all rings, in the order CALLS, STACKS, NAMES, PROCESSES."""
-        sizes = self.rings
-        return Drain(
-            [
-                Ring(self.object.map_fd("calls"), sizes.calls, wire.CALL.itemsize, 256 * MIB),
-                Ring(self.object.map_fd("stacks"), sizes.stacks, 0, 128 * MIB),
-                Ring(self.object.map_fd("names"), sizes.names, 0, 32 * MIB),
-                Ring(self.object.map_fd("processes"), sizes.processes, 0, 32 * MIB),
-            ],
-            poll_ns=poll_ns,
-        )
-
-    def watch_host(self) -> None:
-        """From now on whoever hits a probe becomes a target; we ourselves never do."""
-        settings = np.zeros(1, wire.SETTINGS)
-        settings["host_wide"] = 1
-        settings["own_tgid"] = os.getpid()
-        self._settings.set(bytes(4), settings.tobytes())
-
-    def cost_of(self, pid: int) -> tuple[int, int] | None:
-        """(hits, nanoseconds in our programs) of a target since it was found; None if it is none."""
-        raw = self.costs.get(pid.to_bytes(4, "little"))
-        if raw is None:
-            return None
-        cost = np.frombuffer(raw, wire.COST)[0]
-        return int(cost["hits"]), int(cost["program_ns"])
-
-    def forget_stack(self, key: StackKey) -> None:
-        """Make BPF send a stack again, because it got lost on the way."""
-        self._seen_stacks.delete(np.array(key, "<u8").tobytes())
-
-    def counters(self) -> list[LossCount]:
-        """All nonzero counters, summed over CPUs."""
-        counts = []
-        for kind in wire.Kind:
-            for outcome in wire.Outcome:
-                raw = self._counters.get((kind * _OUTCOMES + outcome).to_bytes(4, "little"))
-                total = int(np.frombuffer(raw, "<u8").sum()) if raw else 0
-                if total:
-                    counts.append(LossCount(kind.name.lower(), outcome.name.lower(), total))
-        return counts
+    def detach(self) -> None:
+        """Detach everything; maps and rings stay."""
+        self.uprobes.detach_all()
+        self.object.detach()
 
     def close(self) -> None:
         """Detach everything and free the object."""
@@ -130,7 +59,7 @@ class CaptureKernel:
 
     def _load(self) -> tuple[BpfObject, LoadReport]:
         """Load with uprobe_multi where the kernel has it, else with single uprobes."""
-        version = self._library.libbpf_version_string().decode()
+        version = f"libbpf {self._libbpf.version} ({self._libbpf.origin})"
         report = LoadReport(version, uprobe_multi=True)
         bpf_object = self._try_load(report)
         if multi_is_supported(bpf_object.program_fd(Program.CALL.value)):
@@ -184,7 +113,7 @@ class CaptureKernel:
         return bpf_object
 
     def _configured(self, optional: Collection[OptionalProgram], *, multi: bool) -> BpfObject:
-        bpf_object = BpfObject(self._library, self._image)
+        bpf_object = BpfObject(self._libbpf.functions, self._image)
         for program in OPTIONAL:
             bpf_object.set_autoload(program.name, load=program in optional)
         if multi:
@@ -222,9 +151,6 @@ class CaptureKernel:
                 found += 1
         if not found:
             raise LibbpfError(errno.ENOENT, f"find tracepoints of {program.name}")
-
-    def _map(self, name: str, value_size: int) -> BpfMap:
-        return BpfMap(self._library, self.object.map_fd(name), value_size=value_size)
 
 
 def online_cpus() -> list[int]:

@@ -125,7 +125,7 @@ class BpfObject:
         self._attach_perf_event(name, fd, cookie)
 
     def attach_sampler(self, name: str, cpu: int, frequency_hz: int) -> None:
-        """Run a program `frequency_hz` times a second while `cpu` is not idle. By timer: virtual machines have it too."""
+        """Run a program `frequency_hz` times a second while `cpu` is busy, by a timer: virtual machines have one."""
         fd = _open_perf_event(
             _PERF_TYPE_SOFTWARE,
             _PERF_COUNT_SW_CPU_CLOCK,

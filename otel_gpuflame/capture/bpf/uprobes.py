@@ -10,9 +10,9 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
-from otel_gpuflame.capture.bpf.libbpf import BpfObject, LibbpfError
+from otel_gpuflame.capture.bpf.libbpf import LibbpfError
 from otel_gpuflame.capture.bpf.probes import Program
 
 ATTACH_TYPE_UPROBE_MULTI: Final = 48
@@ -72,6 +72,18 @@ def multi_is_supported(program_fd: int) -> bool:
     return _link_create(program_fd, b"/", [point], flags=0) == -errno.EBADF
 
 
+class ProbedObject(Protocol):
+    """Loaded programs that uprobes run."""
+
+    def program_fd(self, name: str) -> int:
+        """Descriptor of a program."""
+
+    def attach_uprobe(
+        self, name: str, path: Path, offset: int, *, cookie: int, is_return: bool
+    ) -> Callable[[], None]:
+        """One uprobe; returns what detaches it. Raises LibbpfError."""
+
+
 class UprobeLinks:
     """Attachments of one object, in two groups: what stays, and what a window opens and closes.
 
@@ -79,7 +91,7 @@ class UprobeLinks:
     about 0.1 s to detach, so 60 of them take seconds; a multi link takes 0.03 s in all.
     """
 
-    def __init__(self, bpf_object: BpfObject, *, multi: bool) -> None:
+    def __init__(self, bpf_object: ProbedObject, *, multi: bool) -> None:
         self._object = bpf_object
         self._multi = multi
         self._lasting: dict[Hashable, list[Callable[[], None]]] = {}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from otel_gpuflame.capture.bpf.bcc_module import PACKAGES as BCC_PACKAGES
 from otel_gpuflame.capture.checks.host import Host
+from otel_gpuflame.capture.checks.platform import BTF
 from otel_gpuflame.capture.checks.result import Check, fail, ok, warn
 from otel_gpuflame.errors import OtelGpuflameError
 
@@ -70,6 +72,17 @@ def check_uprobe_multi(host: Host) -> Check:
     if supported:
         return ok(name, "supported")
     return warn(name, "detaching takes about 0.1 s a probe", "use Linux 6.6 or newer")
+
+
+def check_bcc(host: Host) -> Check:
+    """The other loader: only needed where the kernel has no BTF."""
+    name = "bcc loader"
+    try:
+        return ok(name, host.bcc())
+    except (OtelGpuflameError, OSError) as error:
+        if (host.sys / BTF).is_file():
+            return ok(name, f"not usable, and not needed, since the kernel has BTF: {error}")
+        return warn(name, str(error), BCC_PACKAGES)
 
 
 def check_tracepoints(host: Host) -> Check:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from otel_gpuflame.capture.bpf.backend import LoadReport
 from otel_gpuflame.capture.bpf.drain import LIBRARY as DRAIN_LIBRARY
-from otel_gpuflame.capture.bpf.kernel import OBJECT, LoadReport
+from otel_gpuflame.capture.bpf.kernel import OBJECT
 from otel_gpuflame.capture.bpf.tracefs import tracepoint_id
 from otel_gpuflame.capture.checks import trials
 from otel_gpuflame.capture.checks.gpu_state import mig_modes
@@ -30,6 +31,7 @@ class Host:
     native_parts: tuple[Path, ...] = (OBJECT, DRAIN_LIBRARY)
 
     libbpf_version: Callable[[], str] = trials.libbpf_version
+    bcc: Callable[[], str] = trials.bcc_in_use
     load_programs: Callable[[], LoadReport] = trials.load_programs
     count_probed_calls: Callable[[int], int] = trials.count_probed_calls
     tracepoint_id: Callable[[str, str], int | None] = tracepoint_id

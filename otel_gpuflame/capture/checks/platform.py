@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Final
 
 from otel_gpuflame.capture.checks.host import Host
@@ -10,6 +11,7 @@ from otel_gpuflame.capture.checks.result import Check, fail, ok, warn
 
 _FLOOR: Final = (5, 15)
 _FULL: Final = (6, 6)
+BTF: Final = Path("kernel/btf/vmlinux")
 _BTF_MAGIC: Final = b"\x9f\xeb"
 _LOCKDOWN_MODE: Final = re.compile(r"\[(\w+)\]")
 
@@ -37,8 +39,10 @@ def check_architecture(host: Host) -> Check:
 
 def check_btf(host: Host) -> Check:
     """CO-RE needs the kernel's own type information."""
-    path = host.sys / "kernel/btf/vmlinux"
-    remedy = "use a kernel with CONFIG_DEBUG_INFO_BTF=y, and mount sysfs"
+    path = host.sys / BTF
+    remedy = (
+        "use a kernel with CONFIG_DEBUG_INFO_BTF=y, and mount sysfs; or record with --loader bcc"
+    )
     try:
         with path.open("rb") as file:
             magic = file.read(2)

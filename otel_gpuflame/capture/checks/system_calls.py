@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 from typing import Final
@@ -79,7 +80,7 @@ def _bpf(command: int, attributes: bytes, what: str) -> int:
 def _number(numbers: dict[str, int]) -> int:
     machine = os.uname().machine
     if machine not in numbers:
-        raise OSError(38, f"system calls of {machine} are not known")
+        raise OSError(errno.ENOSYS, f"system calls of {machine} are not known")
     return numbers[machine]
 
 

@@ -14,8 +14,10 @@ from typing import Final
 
 import numpy as np
 
+from otel_gpuflame.capture.bpf.backend import LoadReport
+from otel_gpuflame.capture.bpf.bcc_module import find_headers, load_bcc
 from otel_gpuflame.capture.bpf.drain import LIBRARY as DRAIN_LIBRARY
-from otel_gpuflame.capture.bpf.kernel import CaptureKernel, LoadReport
+from otel_gpuflame.capture.bpf.kernel import CaptureKernel
 from otel_gpuflame.capture.bpf.library import choose_library
 from otel_gpuflame.capture.bpf.probes import Program
 from otel_gpuflame.capture.bpf.programs import Feature
@@ -45,6 +47,11 @@ def libbpf_version() -> str:
     """Version of the library that is used, and which one that is."""
     library = choose_library()
     return f"{library.version} ({library.origin})"
+
+
+def bcc_in_use() -> str:
+    """Version of the distribution's BCC, and the headers that it compiles with."""
+    return f"{load_bcc().__version__}, headers in {find_headers(os.environ)}"
 
 
 def load_programs() -> LoadReport:

@@ -18,6 +18,7 @@ MAX_CACHED_LINES = 256
 """For each code object: the call sites that launch GPU work."""
 _COST_BYTES = 1024
 _FIRST_LINE_BYTES = 4
+MAX_LINE = (1 << 31) - 1
 _TRAMPOLINE = "<interpreter trampoline>"
 _UNNAMED = "<unnamed>"
 """Programs can make code objects with an empty name, but a profile needs one."""
@@ -123,10 +124,11 @@ class CodeReader:
         if frame is None:
             decode = line_310 if self._runtime.layout.instruction_is_index else line_311
             line = decode(code.line_table, code.first_line, unit) if unit >= -1 else None
-            # An instruction outside the code: another code object was here when the stack was taken.
+            # An instruction outside the code: another code object was here when the stack was taken. A line that no C
+            # int holds: the table was freed, and is something else by now.
             frame = (
                 UNREADABLE
-                if line is None
+                if line is None or line > MAX_LINE
                 else Frame(FrameKind.PYTHON, code.name, "", code.file, max(line, 0))
             )
             if len(code.frames) < MAX_CACHED_LINES:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import threading
 import time
@@ -82,7 +84,7 @@ class Running:
 def running(
     command: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> Iterator[Running]:
-    """Start a program; it is killed at the end if it still runs."""
+    """Start a program in a group of its own; what still runs of that is killed at the end."""
     with subprocess.Popen(
         command,
         env=None if environment is None else dict(environment),
@@ -91,11 +93,14 @@ def running(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     ) as process:
         try:
             yield Running(process)
         finally:
-            process.kill()
+            # A recorder's command, too: it would keep the pipes open that are closed next.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager

@@ -104,11 +104,10 @@ def test_interrupting_both_ends_the_command_first(
     output: Path, environment: dict[str, str]
 ) -> None:
     """Ctrl-C goes to the whole group: the command ends by it, and its recording is complete."""
-    command = ["setsid", "--wait", *record_command(output, *app("late", "--hold"))]
-    with running(command, environment) as session:
-        pid = session.truth()["pid"]
-        os.killpg(os.getpgid(pid), signal.SIGINT)
-        code = session.finish()
+    with running(record_command(output, *app("late", "--hold")), environment) as recorder:
+        recorder.truth()
+        os.killpg(recorder.process.pid, signal.SIGINT)
+        code = recorder.finish()
     assert code == 128 + signal.SIGINT
     with ReplaySource(output, call_dtype=wire.CALL) as source:
         capture = Capture(list(source.events()))

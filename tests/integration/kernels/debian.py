@@ -32,19 +32,13 @@ class DebianKernel:
 
     series: str
     release: str
-    package: str
-    """Regular expression of the package's name; its last group of digits orders builds."""
+    version: str
+    """Regular expression of what packages have between `linux-image-` and `-amd64`; its group orders builds."""
 
 
-DEBIAN_11 = DebianKernel(
-    series="5.10", release="bullseye", package=r"linux-image-5\.10\.0-(\d+)-amd64"
-)
-DEBIAN_12 = DebianKernel(
-    series="6.1", release="bookworm", package=r"linux-image-6\.1\.0-(\d+)-amd64"
-)
-DEBIAN_12_NEWEST = DebianKernel(
-    series="6.12", release="bookworm", package=r"linux-image-6\.12\.(\d+)\+deb12-amd64"
-)
+DEBIAN_11 = DebianKernel(series="5.10", release="bullseye", version=r"5\.10\.0-(\d+)")
+DEBIAN_12 = DebianKernel(series="6.1", release="bookworm", version=r"6\.1\.0-(\d+)")
+DEBIAN_12_NEWEST = DebianKernel(series="6.12", release="bookworm", version=r"6\.12\.(\d+)\+deb12")
 
 
 def kernel_image(kernel: DebianKernel) -> Path:
@@ -53,33 +47,58 @@ def kernel_image(kernel: DebianKernel) -> Path:
     Raises:
         KernelUnavailableError: This host has no apt with a Debian mirror, or the download failed.
     """
-    cache = default_cache_dir() / "kernels" / kernel.series
-    cache.mkdir(parents=True, exist_ok=True)
-    with _locked(cache / "lock"):
-        found = sorted(cache.glob("vmlinuz-*"))
-        return found[-1] if found else _fetch(kernel, cache)
+    with _cache(kernel) as folder:
+        found = sorted(folder.glob("vmlinuz-*"))
+        return found[-1] if found else _fetch_image(kernel, folder)
+
+
+def kernel_headers(kernel: DebianKernel) -> Path:
+    """Headers of the newest build of a series as one tree, which is what BCC wants.
+
+    Raises:
+        KernelUnavailableError: As for `kernel_image`.
+    """
+    with _cache(kernel) as folder:
+        found = sorted(folder.glob("headers-*"))
+        return found[-1] if found else _fetch_headers(kernel, folder)
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Several test processes may want the same kernel at once."""
-    with path.open("w") as lock:
+def _cache(kernel: DebianKernel) -> Iterator[Path]:
+    """The folder of a series. Several test processes may want the same kernel at once."""
+    folder = default_cache_dir() / "kernels" / kernel.series
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        yield folder
 
 
-def _fetch(kernel: DebianKernel, cache: Path) -> Path:
+def _fetch_image(kernel: DebianKernel, cache: Path) -> Path:
     with tempfile.TemporaryDirectory(prefix="ogf-apt-") as name:
         apt = _PrivateApt(Path(name), kernel.release)
-        package = apt.newest(kernel.package)
+        package = apt.newest("linux-image-", kernel.version)
         archive = apt.download(package)
-        release = package.removeprefix("linux-image-")
+        member = f"boot/vmlinuz-{package.removeprefix('linux-image-')}"
         with subprocess.Popen(
             ["dpkg-deb", "--fsys-tarfile", str(archive)], stdout=subprocess.PIPE
         ) as tar:
-            member = f"./boot/vmlinuz-{release}"
-            _run(["tar", "-xf", "-", "-C", name, member], stdin=tar.stdout)
-        return Path(shutil.move(Path(name) / "boot" / f"vmlinuz-{release}", cache))
+            _run(["tar", "-xf", "-", "-C", name, f"./{member}"], stdin=tar.stdout)
+        return Path(shutil.move(Path(name) / member, cache))
+
+
+def _fetch_headers(kernel: DebianKernel, cache: Path) -> Path:
+    """Debian has them in two packages, which refer to each other by links that BCC does not follow."""
+    with tempfile.TemporaryDirectory(prefix="ogf-apt-") as name:
+        apt = _PrivateApt(Path(name), kernel.release)
+        package = apt.newest("linux-headers-", kernel.version)
+        tree = Path(name) / "tree"
+        for each in (package.replace("-amd64", "-common"), package):
+            _run(["dpkg", "-x", str(apt.download(each)), name])
+            for part in ("include", "arch/x86"):
+                source = Path(name) / "usr/src" / each / part
+                shutil.copytree(source, tree / part, dirs_exist_ok=True)
+        release = package.removeprefix("linux-headers-")
+        return Path(shutil.move(tree, cache / f"headers-{release}"))
 
 
 class _PrivateApt:
@@ -106,9 +125,10 @@ class _PrivateApt:
         self._options = [f"-o{key}={value}" for key, value in options.items()]
         _run(["apt-get", *self._options, "-qq", "update"])
 
-    def newest(self, pattern: str) -> str:
+    def newest(self, prefix: str, version: str) -> str:
         """Name of the package whose number is highest."""
-        names = _run(["apt-cache", *self._options, "pkgnames", "linux-image-"]).split()
+        names = _run(["apt-cache", *self._options, "pkgnames", prefix]).split()
+        pattern = f"{prefix}{version}-amd64"
         builds = [(int(m[1]), n) for n in names if (m := re.fullmatch(pattern, n))]
         if not builds:
             raise KernelUnavailableError(f"the Debian mirror has no package {pattern}")

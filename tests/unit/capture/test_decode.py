@@ -48,6 +48,14 @@ def test_a_stack_is_split_into_python_and_native_frames() -> None:
     )
 
 
+def test_a_stack_says_whether_its_leaf_is_an_instruction() -> None:
+    """Samples begin where the thread was, calls in their caller."""
+    for number in (0, 1):
+        raw = decode_stack(record(wire.STACK, leaf_is_instruction=number))
+        assert raw is not None
+        assert raw.leaf_is_instruction is bool(number)
+
+
 def test_a_stack_may_be_empty() -> None:
     """Neither kind of frame is a stack too: it says why in its states."""
     raw = decode_stack(record(wire.STACK))

@@ -80,6 +80,10 @@ def test_version() -> None:
         (["record"], "give either a command after `--`, or --pid"),
         (["record", "--pid", "1", "--", "true"], "give either a command after `--`, or --pid"),
         (["record", "--quiet", "--", "true"], "--quiet without --output would do nothing"),
+        (
+            ["record", "--no-driver", "--device", "/dev/null", "--", "true"],
+            "--device with --no-driver would do nothing",
+        ),
         (["record", "--pid", "0"], "0 is not in the range x>=1"),
         (["record", "--duration", "0", "--", "true"], "0.0 is not in the range x>0"),
         (["record", "--library", "/nonexistent.so", "--", "true"], "does not exist"),

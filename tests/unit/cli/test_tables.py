@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 import io
+import re
 
 import pytest
 from rich.console import Console
 
 from otel_gpuflame.cli.tables import human, print_ledger, print_summary
+from otel_gpuflame.events.wire import Kind
 from otel_gpuflame.profile.ledger import Ledger
 from tests.unit.profile.builders import batch, call, counters, name_event, run, usual
 
@@ -110,6 +110,30 @@ def test_a_ledger_with_losses_says_of_what_and_why() -> None:
         "  late for their window: 2",
         "  stacks lost on the way (sent again): 3",
     ]
+
+
+def test_events_of_threads_are_no_calls() -> None:
+    """They have a line of their own, and their losses are named like those of calls."""
+    ledger = Ledger()
+    ledger.profiled.update({"launch": 5, "cpu_sample": 1_980, "off_cpu": 12, "driver": 23})
+    ledger.take_source(counters(off_cpu={"seen": 15, "ring_full": 3}))
+    assert ledger_text(ledger).splitlines() == [
+        "5 calls seen, 5 profiled, 0 lost",
+        "1,980 CPU samples, 15 times off the CPU, 23 calls on GPU devices",
+        "  off_cpu: ring full 3",
+    ]
+
+
+def test_totals_name_what_was_recorded() -> None:
+    """Types of calls always; samples, off-CPU times and device calls only where there are some."""
+    sample = call(0, kind=Kind.CPU_SAMPLE)
+    for rows, shown in (
+        ([call("cuLaunchKernel")], "gpu_wait 0 ns, gpu_launch 1, gpu_copy 0 B"),
+        ([sample, sample], "gpu_wait 0 ns, gpu_launch 0, gpu_copy 0 B, samples 2"),
+    ):
+        out, text = console()
+        print_summary(out, run([*usual(), batch(*rows)])[0], 10)
+        assert text.getvalue().splitlines()[-1] == f"Totals: {shown}"
 
 
 def test_rows_have_their_share_of_the_whole() -> None:

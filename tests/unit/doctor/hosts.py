@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from otel_gpuflame.capture.bpf.kernel import LoadReport
+from otel_gpuflame.capture.bpf.backend import LoadReport
 from otel_gpuflame.capture.bpf.probes import Program
 from otel_gpuflame.capture.bpf.uprobes import ProbePoint
 from otel_gpuflame.capture.checks.host import Host
@@ -45,6 +45,7 @@ def healthy(root: Path, **changes: Any) -> Host:
         "environment": {},
         "native_parts": (root / "parts/capture.bpf.o", root / "parts/libogf_drain.so"),
         "libbpf_version": lambda: "v1.3",
+        "bcc": lambda: "0.26.0, headers in /lib/modules/6.18.44-amd64/build",
         "load_programs": lambda: LoadReport("v1.3", uprobe_multi=True),
         "count_probed_calls": lambda calls: calls,
         "tracepoint_id": lambda _category, _name: 7,

@@ -147,6 +147,13 @@ CASES = (
     ),
     fails(bpf.check_uprobe_multi, "x", "root", changes={"load_programs": unavailable("x")}),
     warns(
+        bpf.check_bcc,
+        *("no BCC here", "apt-get install python3-bpfcc"),
+        changes={"bcc": unavailable("no BCC here")},
+        files={BTF: None},
+    ),
+    passes(bpf.check_bcc, "not needed", changes={"bcc": unavailable("no BCC here")}),
+    warns(
         bpf.check_tracepoints,
         *("scanning once a second", "mount -t tracefs"),
         changes={"tracepoint_id": lambda _category, _name: None},

@@ -20,7 +20,7 @@ from otel_gpuflame.encode.otlp import encode_otlp
 from otel_gpuflame.errors import EncodeError
 from otel_gpuflame.events.frames import Frame, FrameKind, mark
 from otel_gpuflame.profile import sample_types
-from otel_gpuflame.profile.model import Bundle, Link, Window
+from otel_gpuflame.profile.model import Bundle, Link, ValueType, Window
 from tests.contract.conformance import profiles, violations
 from tests.unit.encode.bundles import (
     ADD,
@@ -67,6 +67,30 @@ def totals_of(requests: list[ExportProfilesServiceRequest]) -> Counter[str]:
     for (name, *_), value in samples_of(requests).items():
         totals[name] += value
     return totals
+
+
+@pytest.mark.parametrize(
+    ("sample_type", "period_type", "period"),
+    [
+        (sample_types.GPU_WAIT, ("gpu", "nanoseconds"), 1),
+        (sample_types.GPU_DRIVER, ("gpu", "nanoseconds"), 1),
+        (sample_types.CPU_SAMPLES, ("cpu", "nanoseconds"), 10_101_010),
+        (sample_types.OFF_CPU, ("", ""), 0),
+    ],
+)
+def test_each_type_has_the_period_that_backends_know_it_by(
+    sample_type: ValueType, period_type: tuple[str, str], period: int
+) -> None:
+    """Pyroscope: gpu, gpu, process_cpu, off_cpu."""
+    (request,) = encode_otlp([bundle({sample_type: [(0, -1, 0, 5)]})])
+
+    profile = request.resource_profiles[0].scope_profiles[0].profiles[0]
+    strings = request.dictionary.string_table
+    found = profile.period_type
+    assert (strings[found.type_strindex], strings[found.unit_strindex]) == period_type
+    assert profile.period == period
+    assert profile.HasField("period_type") == (period != 0)
+    assert profile.samples[0].values == [5]
 
 
 def test_whole_request() -> None:

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from otel_gpuflame.events import wire
-from otel_gpuflame.profile.ledger import CALL_KINDS, LOSSES, SOURCE_DROPS, Account, Ledger
+from otel_gpuflame.profile.ledger import (
+    CALL_KINDS,
+    EVENT_KINDS,
+    LOSSES,
+    SOURCE_DROPS,
+    THREAD_KINDS,
+    Account,
+    Ledger,
+)
 from tests.unit.profile.builders import counters
 
 
@@ -19,6 +27,8 @@ def test_kinds_and_reasons_are_those_of_the_kernel_interface() -> None:
         "stream_wait",
         "free",
     )
+    assert THREAD_KINDS == ("cpu_sample", "off_cpu", "driver")
+    assert EVENT_KINDS == CALL_KINDS + THREAD_KINDS
     assert {"seen", "sent", *SOURCE_DROPS} == {o.name.lower() for o in wire.Outcome}
     assert set(SOURCE_DROPS) - set(LOSSES) == {"nested"}
 

@@ -155,3 +155,23 @@ def test_a_call_to_nowhere_is_no_call(resolve: Any, image: bytes, return_offset:
     damaged = bytearray(image)
     damaged[return_offset - 4 : return_offset] = (0x7FFFFF00).to_bytes(4, "little")
     assert resolve("", memory=bytes(damaged)) == (CUT,)
+
+
+def test_the_leaf_of_a_sample_needs_no_call_before_it(
+    resolve: Any, image: bytes, return_offset: int, tmp_path: Path
+) -> None:
+    """It is where the thread was, even at a function's first instruction; the frames above it are return addresses."""
+    resolve("/file", image)
+    functions = ElfFile(MemoryBytes(image)).functions
+    first = next(at for at in range(0x100, len(image)) if functions.name_at(at) == "callee")
+    view = ProcessView(ProcessKey(PID, 0), tmp_path, ElfFiles(), Demangler())
+    view.update()
+    addresses = (BASE + first, BASE + return_offset)
+    sampled = view.native_stack(addresses, leaf_is_instruction=True)
+    assert [each.frame.name for each in sampled.frames] == ["callee", "caller"]
+    assert sampled.frames[0].frame.address == first
+    # Known as a leaf, it is still no return address.
+    called = view.native_stack(addresses)
+    assert (called.frames, called.cut) == ((), True)
+    again = view.native_stack(addresses, leaf_is_instruction=True)
+    assert again == sampled

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How an agent ends, is switched, and is killed: targets never notice, and nothing stays behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.fakes.build import app_command
+from tests.integration.bpf.agent.harness import (
+    FULL,
+    Agent,
+    agent,
+    assert_accounted,
+    beacon,
+    driver_of,
+    existing,
+    links_of,
+    totals,
+    unique,
+    wait_until,
+)
+from tests.integration.bpf.session import Running, running
+from tests.integration.collector.sink import OtlpSink, Reply
+
+pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
+
+
+@contextmanager
+def launching(
+    driver: dict[str, str], service: str, count: int, rate: int | None = None
+) -> Iterator[Running]:
+    """A program that launches so often, a second where a rate is given."""
+    paced = () if rate is None else ("--rate", rate)
+    command = app_command("app_launch", count, *paced)
+    with running(command, {**driver, "OTEL_SERVICE_NAME": service}) as program:
+        yield program
+
+
+def finished(program: Running) -> int:
+    """Wait for a program's end, which must be its own; launches that it says it made."""
+    assert program.finish() == 0, program.stderr.text()
+    return int(json.loads(program.stdout.text())["launches"])
+
+
+def has_seen(sink: OtlpSink, service: str) -> bool:
+    """Whether launches of a service have arrived."""
+    return totals(sink)[service, "gpu_launch"] > 0
+
+
+def assert_nothing_remains(before: Agent) -> None:
+    """Kill an agent; its links and programs leave the kernel."""
+    held = links_of(before.pid)
+    links, programs = {link.id for link in held}, {link.program_id for link in held}
+    assert len(links) >= 9
+    assert links <= existing("link")
+    before.send(signal.SIGKILL)
+    before.running.process.wait()
+    wait_until(lambda: not links & existing("link"), "links to go")
+    wait_until(lambda: not programs & existing("prog"), "programs to go")
+
+
+def test_sigkill_leaves_nothing_behind(driver: dict[str, str], sink: OtlpSink) -> None:
+    """Links and programs go with the agent, the target ends as if nothing had been, a successor captures it."""
+    service, after = unique("survivor"), unique("successor")
+    with launching(driver, service, 12_000, 1_000) as program:
+        with agent(sink, *FULL) as first:
+            first.running.wait_for(
+                lambda: has_seen(sink, service), "launches of the target"
+            )
+            assert_nothing_remains(first)
+        with agent(sink, *FULL) as second, beacon(driver, second):
+            with launching(driver, after, 500) as other:
+                assert finished(other) == 500
+            assert finished(program) == 12_000
+            second.stop()
+    assert_accounted({after: 500}, sink)
+    assert totals(sink)[service, "gpu_launch"] <= 12_000
+
+
+def test_switched_off_nothing_is_attached_and_on_it_captures_again(
+    driver: dict[str, str], sink: OtlpSink
+) -> None:
+    """SIGUSR1 detaches everything and sends what was captured; SIGUSR2 begins anew; SIGTERM flushes in time."""
+    names = [unique("on"), unique("off"), unique("on-again")]
+    with agent(sink, *FULL) as subject, beacon(driver, subject):
+        for service, number in zip(names, (None, signal.SIGUSR1, signal.SIGUSR2), strict=True):
+            if number is not None:
+                subject.send(number)
+            if number is signal.SIGUSR1:
+                wait_until(lambda: links_of(subject.pid) == [], "everything to be detached")
+            else:
+                subject.wait_for_window(driver_of(driver))
+            with launching(driver, service, 1_000) as program:
+                assert finished(program) == 1_000
+        took_s = subject.stop()
+    assert took_s < 10
+    assert_accounted({names[0]: 1_000, names[2]: 1_000}, sink)
+    assert totals(sink)[names[1], "gpu_launch"] == 0
+
+
+def test_sigterm_ends_within_its_deadline_while_the_receiver_hangs(
+    driver: dict[str, str], sink: OtlpSink
+) -> None:
+    """A receiver that does not answer costs the deadline and no more; what was not sent is said."""
+    sink.script(*[Reply(delay_s=60)] * 20)
+    with agent(sink, *FULL, "--shutdown", "2") as subject, beacon(driver, subject):
+        with launching(driver, unique("hanging"), 1_000) as program:
+            assert finished(program) == 1_000
+        sink.wait_for(1)
+        assert subject.stop() < 8
+        assert "profiles dropped: shutdown" in subject.log
+
+
+def test_kill_switch_detaches_what_costs_too_much(driver: dict[str, str], sink: OtlpSink) -> None:
+    """Waits without end above twice the budget: it says so, detaches, lives on, and SIGUSR2 begins anew."""
+    command = app_command("app_wait", 0, 100_000_000)
+    with running(command, {**driver, "OTEL_SERVICE_NAME": unique("hammer")}) as program:
+        with agent(sink, "--window", "2", "--budget", "0.1%") as subject:
+            subject.wait_for_log("kill switch: always-on probes cost a target")
+            wait_until(lambda: links_of(subject.pid) == [], "everything to be detached")
+            seen = len(sink.received)
+            time.sleep(1)
+            assert subject.running.process.poll() is None
+            assert links_of(subject.pid) == []
+            assert len(sink.received) >= seen
+            subject.send(signal.SIGUSR2)
+            wait_until(lambda: len(links_of(subject.pid)) >= 9, "probes to be attached again")
+            subject.stop()
+        assert program.process.poll() is None
