@@ -29,6 +29,7 @@ from otel_gpuflame.capture.bpf.loading import load_backend
 from otel_gpuflame.capture.bpf.programs import Feature
 from otel_gpuflame.capture.describe import Attributes
 from otel_gpuflame.capture.devices import GpuDevices
+from otel_gpuflame.capture.known_stacks import KnownStacks
 from otel_gpuflame.capture.names import LearnedNames, NameTable
 from otel_gpuflame.capture.targets import Targets
 from otel_gpuflame.capture.windows import BudgetOptions, BudgetState, WindowControl
@@ -45,6 +46,7 @@ from otel_gpuflame.events.records import (
     SamplingWindow,
     SourceCounters,
     Stacks,
+    StacksForgotten,
     TargetInfo,
     Watermark,
 )
@@ -104,7 +106,7 @@ class LiveCapture:
         self._windows = self._window_control()
         self._symbolizer = Symbolizer(proc)
         self._names = NameTable(Demangler().demangle)
-        self._known_stacks: dict[StackKey, ProcessKey] = {}
+        self._known_stacks = KnownStacks()
         self._described: dict[ProcessKey, Attributes] = {}
         self._ended: list[ProcessKey] = []
         self._replaced: list[ProcessChange] = []
@@ -192,6 +194,7 @@ class LiveCapture:
             self._forget(process)
         if ended:
             events.append(ProcessesEnded(tuple(ended)))
+        events += self._let_go_of_stacks()
         if complete_ns:
             events.append(Watermark(complete_ns - _LATENESS_NS if timeout_ns else complete_ns))
         return events
@@ -283,7 +286,7 @@ class LiveCapture:
             return None
         if raw.key in self._known_stacks:
             return None
-        self._known_stacks[raw.key] = raw.process
+        self._known_stacks.add(raw.key, raw.process)
         return self._symbolizer.resolve(raw)
 
     def _replace(self, change: ProcessChange, rows: CallArray) -> Iterator[Event]:
@@ -359,20 +362,24 @@ class LiveCapture:
 
     def _forget_lost_stacks(self, rows: CallArray) -> None:
         """Have BPF send again the stacks that calls refer to and that did not come."""
-        for high, low in _distinct(rows["stack_hash"][:, 0], rows["stack_hash"][:, 1]):
-            key = StackKey(high, low)
-            if key not in self._known_stacks and key != (0, 0):
-                self._lost_stacks += 1
-                self._kernel.forget_stack(key)
+        pairs = _distinct(rows["stack_hash"][:, 0], rows["stack_hash"][:, 1])
+        for key in self._known_stacks.unknown(StackKey(*pair) for pair in pairs):
+            self._lost_stacks += 1
+            self._kernel.forget_stack(key)
+
+    def _let_go_of_stacks(self) -> Sequence[Event]:
+        """Keep what is known bounded: a stack that is let go comes again with its next use."""
+        keys = self._known_stacks.let_go()
+        for key in keys:
+            self._kernel.forget_stack(key)
+        return (StacksForgotten(keys),) if keys else ()
 
     def _forget(self, process: ProcessKey) -> None:
         self._symbolizer.forget(process)
         self._targets.forget(process.tgid)
         self._described.pop(process, None)
         self._names.forget(process)
-        gone = [key for key, owner in self._known_stacks.items() if owner == process]
-        for key in gone:
-            del self._known_stacks[key]
+        self._known_stacks.forget(process)
 
     def _counters(self, *, force: bool) -> Sequence[Event]:
         now_ns = time.monotonic_ns()

@@ -59,6 +59,18 @@ Signals: SIGUSR1 switches capture off, SIGUSR2 on, SIGTERM sends what is left an
     help="Share of the time in which launches are captured.  [default: what the budget allows]",
 )
 @click.option(
+    "--cpu/--no-cpu",
+    default=True,
+    show_default=True,
+    help="Also a CPU profile of the targets: 99 samples a second, and waits off the CPU of 1 ms and more.",
+)
+@click.option(
+    "--driver/--no-driver",
+    default=True,
+    show_default=True,
+    help="Also the targets' system calls on GPU devices.",
+)
+@click.option(
     "--span-link",
     type=click.Choice([mode.value for mode in SpanLink]),
     default=SpanLink.LOCAL_ROOT.value,
@@ -86,6 +98,8 @@ def agent(
     window_s: float,
     budget: float,
     duty: float | None,
+    cpu: bool,
+    driver: bool,
     span_link: str,
     shutdown_s: float,
     self_telemetry: bool,
@@ -94,7 +108,7 @@ def agent(
 
     Waits are always captured. Launches are captured in windows, as much as the budget allows, and scaled; estimates
     come in the scope otel_gpuflame/estimated. Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE,
-    CAP_DAC_READ_SEARCH).
+    CAP_DAC_READ_SEARCH, CAP_CHECKPOINT_RESTORE).
     """
     control = AgentControl()
     _handle_signals(control)
@@ -103,6 +117,8 @@ def agent(
         window_ns=round(window_s * _NS),
         budget=budget,
         duty=duty,
+        cpu=cpu,
+        driver=driver,
         span_link=SpanLink(span_link),
         shutdown_s=shutdown_s,
         self_telemetry=_self_telemetry(endpoint, protocol) if self_telemetry else None,

@@ -32,6 +32,7 @@ from otel_gpuflame.events.records import (
     SamplingWindow,
     SourceCounters,
     Stacks,
+    StacksForgotten,
     TargetInfo,
     Targets,
     Watermark,
@@ -195,9 +196,15 @@ def _names(segment: SegmentDecoder, rows: int) -> Names:
     return Names(
         tuple(
             HandleName(
-                ProcessKey(tgid, start_ns), time_ns, handle, segment.string(name), segment.string(readable)
+                ProcessKey(tgid, start_ns),
+                time_ns,
+                handle,
+                segment.string(name),
+                segment.string(readable),
             )
-            for tgid, start_ns, time_ns, handle, name, readable in segment.take(Kind.NAMES, rows).tolist()
+            for tgid, start_ns, time_ns, handle, name, readable in segment.take(
+                Kind.NAMES, rows
+            ).tolist()
         )
     )
 
@@ -235,6 +242,11 @@ def _processes_ended(segment: SegmentDecoder, rows: int) -> ProcessesEnded:
     return ProcessesEnded(tuple(ProcessKey(tgid, start_ns) for tgid, start_ns in table))
 
 
+def _stacks_forgotten(segment: SegmentDecoder, rows: int) -> StacksForgotten:
+    table = segment.take(Kind.STACKS_FORGOTTEN, rows).tolist()
+    return StacksForgotten(tuple(StackKey(high, low) for high, low in table))
+
+
 def _sampling_window(segment: SegmentDecoder, rows: int) -> SamplingWindow:
     return SamplingWindow(*_single(segment, Kind.SAMPLING_WINDOWS, rows))
 
@@ -257,6 +269,7 @@ _DECODERS: Mapping[int, Callable[[SegmentDecoder, int], Event]] = MappingProxyTy
         Kind.WATERMARKS: _watermark,
         Kind.PROCESSES_ENDED: _processes_ended,
         Kind.SAMPLING_WINDOWS: _sampling_window,
+        Kind.STACKS_FORGOTTEN: _stacks_forgotten,
     }
 )
 

@@ -24,6 +24,7 @@ from otel_gpuflame.events.records import (
     SamplingWindow,
     SourceCounters,
     Stacks,
+    StacksForgotten,
     Targets,
     Watermark,
 )
@@ -194,6 +195,11 @@ def _processes_ended(event: ProcessesEnded, dictionary: WriteDictionary) -> Enco
     return _encoded(Kind.PROCESSES_ENDED, [_process(each) for each in event.processes], {})
 
 
+def _stacks_forgotten(event: StacksForgotten, dictionary: WriteDictionary) -> EncodedEvent:
+    del dictionary
+    return _encoded(Kind.STACKS_FORGOTTEN, [tuple(key) for key in event.keys], {})
+
+
 def _sampling_window(event: SamplingWindow, dictionary: WriteDictionary) -> EncodedEvent:
     del dictionary
     return _encoded(Kind.SAMPLING_WINDOWS, [astuple(event)], {})
@@ -209,6 +215,7 @@ _ENCODERS: Mapping[type, Callable[[Any, WriteDictionary], EncodedEvent]] = Mappi
         Watermark: _watermark,
         ProcessesEnded: _processes_ended,
         SamplingWindow: _sampling_window,
+        StacksForgotten: _stacks_forgotten,
     }
 )
 

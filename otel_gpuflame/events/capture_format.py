@@ -75,6 +75,7 @@ class Kind(IntEnum):
     WATERMARKS = 22
     PROCESSES_ENDED = 23
     SAMPLING_WINDOWS = 24
+    STACKS_FORGOTTEN = 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,7 @@ _COLUMNS: Mapping[Kind, list[tuple[str, str]]] = {
     Kind.COUNTERS: [("time_ns", "<i8"), ("value_count", "<u4")],
     Kind.WATERMARKS: [("time_ns", "<i8")],
     Kind.PROCESSES_ENDED: [*_PROCESS],
+    Kind.STACKS_FORGOTTEN: [("key_high", "<u8"), ("key_low", "<u8")],
     Kind.SAMPLING_WINDOWS: [
         ("stratum_start_ns", "<i8"),
         ("stratum_end_ns", "<i8"),

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_gpuflame.events.frames import ProcessKey, Stack
+from otel_gpuflame.events.frames import ProcessKey, Stack, StackKey
 
 CallArray: TypeAlias = NDArray[np.void]
 """Structured array of `wire.CALL`."""
@@ -70,6 +70,13 @@ class ProcessesEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class StacksForgotten:
+    """Stacks that come again before the next call that carries them: what is known of them can go."""
+
+    keys: tuple[StackKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingWindow:
     """Windowed calls are complete from `open_ns` until `close_ns`, one window in each stratum.
 
@@ -127,6 +134,7 @@ Event: TypeAlias = (
     | Names
     | Targets
     | ProcessesEnded
+    | StacksForgotten
     | SamplingWindow
     | SourceCounters
     | Watermark

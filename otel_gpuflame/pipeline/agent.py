@@ -42,6 +42,8 @@ class AgentOptions:
     window_ns: int = 10 * _NS
     budget: float = 0.01
     duty: float | None = None
+    cpu: bool = True
+    driver: bool = True
     span_link: SpanLink = SpanLink.LOCAL_ROOT
     shutdown_s: float = 10.0
     self_telemetry: SelfTelemetryOptions | None = None
@@ -111,7 +113,13 @@ class Agent:
     def _session(self, trap_ns: float) -> None:
         """One stretch of capture: until stopped, switched off, or killed for its cost."""
         budget = BudgetOptions(self._options.budget, self._options.duty, trap_ns)
-        live_options = LiveOptions(host_wide=True, budget=budget, poll_ns=_DRAIN_POLL_NS)
+        live_options = LiveOptions(
+            host_wide=True,
+            budget=budget,
+            cpu=self._options.cpu,
+            driver=self._options.driver,
+            poll_ns=_DRAIN_POLL_NS,
+        )
         aggregator = Aggregator(
             AggregateOptions(
                 window_ns=self._options.window_ns, span_link=self._options.span_link, sampled=True
@@ -119,6 +127,8 @@ class Agent:
         )
         self.status.begin(aggregator.ledger)
         with LiveCapture(live_options) as live:
+            for program, consequence in live.report.missing.items():
+                logger.warning("%s is not available here: %s", program, consequence)
             aggregator.feed(live.start_event())
             while self._control.enabled and not self._control.stop.is_set():
                 for event in live.step(_STEP_NS):

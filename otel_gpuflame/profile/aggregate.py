@@ -27,6 +27,7 @@ from otel_gpuflame.events.records import (
     SamplingWindow,
     SourceCounters,
     Stacks,
+    StacksForgotten,
     Targets,
     Watermark,
 )
@@ -109,13 +110,14 @@ class Aggregator:
         self._closed_before = 0
         self._last_ns = 0
         self._stacks: dict[StackKey, Stack] = {}
-        self._stack_keys: dict[ProcessKey, list[StackKey]] = {}
+        self._stack_keys: dict[ProcessKey, set[StackKey]] = {}
         self._names: dict[int, HandleName] = {}
         self._name_count = 0
         self._name_ids: dict[tuple[ProcessKey, int], int] = {}
         self._processes: dict[ProcessKey, int] = {}
         self._process_count = 0
-        self._retention = Retention()
+        self._retention: Retention[ProcessKey] = Retention()
+        self._stack_retention: Retention[StackKey] = Retention()
         self._strata = Strata()
         self._resources: dict[ProcessKey, AttributeSet] = {}
         self._former: dict[ProcessKey, dict[int, AttributeSet]] = {}
@@ -146,9 +148,10 @@ class Aggregator:
     @_take.register
     def _(self, event: Stacks) -> None:
         for stack in event.stacks:
-            if stack.key not in self._stacks:
-                self._stack_keys.setdefault(stack.process, []).append(stack.key)
+            self._stack_keys.setdefault(stack.process, set()).add(stack.key)
             self._stacks[stack.key] = stack
+            if stack.key in self._stack_retention:
+                self._stack_retention.lives(stack.key)
 
     @_take.register
     def _(self, event: Names) -> None:
@@ -169,6 +172,10 @@ class Aggregator:
         self._retention.ended(event.processes, len(self._strata))
 
     @_take.register
+    def _(self, event: StacksForgotten) -> None:
+        self._stack_retention.ended(event.keys, len(self._strata))
+
+    @_take.register
     def _(self, event: SamplingWindow) -> None:
         self._strata.open(event)
 
@@ -186,6 +193,7 @@ class Aggregator:
         closed = max(index - self._closed_before, 0)
         bundles = list(self._close_before(index))
         self._forget(self._retention.closed(windows=closed))
+        self._forget_stacks(self._stack_retention.closed(windows=closed))
         return bundles + list(self._close_strata(event.time_ns))
 
     @_take.register
@@ -227,6 +235,7 @@ class Aggregator:
             if not stratum.is_whole:
                 yield from self._estimates(stratum)
         self._forget(self._retention.closed(strata=len(closing)))
+        self._forget_stacks(self._stack_retention.closed(strata=len(closing)))
 
     def _estimates(self, stratum: Stratum) -> Iterator[Bundle]:
         if not stratum.parts or self._start is None:
@@ -269,6 +278,12 @@ class Aggregator:
         gone = set(processes)
         for owner, handle in [key for key in self._name_ids if key[0] in gone]:
             del self._names[self._name_ids.pop((owner, handle))]
+
+    def _forget_stacks(self, keys: Sequence[StackKey]) -> None:
+        for key in keys:
+            stack = self._stacks.pop(key, None)
+            if stack is not None and stack.process in self._stack_keys:
+                self._stack_keys[stack.process].discard(key)
 
     def _count(self, rows: CallArray) -> None:
         for kind, count in enumerate(np.bincount(rows["kind"], minlength=len(Kind)).tolist()):

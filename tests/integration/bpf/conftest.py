@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -20,6 +21,15 @@ def bpf_tier() -> None:
         os.geteuid() == 0 and os.path.exists("/sys/kernel/btf/vmlinux"),
         "root and /sys/kernel/btf/vmlinux are needed",
     )
+
+
+@pytest.fixture(scope="session")
+def opencl(bpf_tier: None) -> None:
+    """PoCL and its Python binding."""
+    has_driver = any(Path("/etc/OpenCL/vendors").glob("pocl*.icd"))
+    require("bpf", has_driver, "PoCL is missing: apt-get install pocl-opencl-icd")
+    has_binding = importlib.util.find_spec("pyopencl") is not None
+    require("bpf", has_binding, "pyopencl is missing: pip install pyopencl")
 
 
 @pytest.fixture(scope="session")

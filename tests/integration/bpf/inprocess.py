@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from otel_gpuflame.capture.bpf.backend import Loader, RingSizes
 from otel_gpuflame.capture.bpf.drain import LIBRARY as DRAIN_LIBRARY
 from otel_gpuflame.capture.bpf.drain import Drain
-from otel_gpuflame.capture.bpf.kernel import CaptureKernel, RingSizes
+from otel_gpuflame.capture.bpf.kernel import CaptureKernel
 from otel_gpuflame.capture.bpf.probes import Program
 from otel_gpuflame.capture.bpf.uprobes import ProbePoint
 from otel_gpuflame.capture.libraries import file_offset_of
@@ -43,13 +44,17 @@ def capture_held(
     *,
     rings: RingSizes | None = None,
     libraries: tuple[Path, ...] = (),
+    loader: Loader = Loader.LIBBPF,
 ) -> Live:
     """Capture a program that holds, from then to its end."""
     aggregator = Aggregator(AggregateOptions(window_ns=None))
     with running(command, environment) as target:
         assert target.truth()["ready"] is True
         options = LiveOptions(
-            pids=(target.process.pid,), libraries=libraries, rings=rings or RingSizes()
+            pids=(target.process.pid,),
+            libraries=libraries,
+            rings=rings or RingSizes(),
+            loader=loader,
         )
         with LiveCapture(options) as live:
             events: list[Event] = [live.start_event()]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,18 +14,8 @@ from otel_gpuflame.profile.sample_types import GPU_COPY, GPU_LAUNCH, GPU_WAIT
 from tests.fakes.build import app_command
 from tests.integration.bpf.recording import Recording, app, record, record_command, total
 from tests.integration.bpf.session import running
-from tests.tiers import require
 
 pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("opencl")]
-
-
-@pytest.fixture(scope="module")
-def opencl(bpf_tier: None) -> None:
-    """PoCL and its Python binding."""
-    has_driver = any(Path("/etc/OpenCL/vendors").glob("pocl*.icd"))
-    require("bpf", has_driver, "PoCL is missing: apt-get install pocl-opencl-icd")
-    has_binding = importlib.util.find_spec("pyopencl") is not None
-    require("bpf", has_binding, "pyopencl is missing: pip install pyopencl")
 
 
 def loader_of_pyopencl() -> Path:
@@ -36,9 +26,14 @@ def loader_of_pyopencl() -> Path:
     return next(Path(line.split()[-1]) for line in maps if "/libOpenCL" in line)
 
 
-def record_held(output: Path, command: list[str], environment: dict[str, str]) -> Recording:
+def record_held(
+    output: Path,
+    command: list[str],
+    environment: dict[str, str],
+    options: Sequence[object] = (),
+) -> Recording:
     """Record a program that holds, and let it go on when its loader has been probed."""
-    with running(record_command(output, *command), environment) as recorder:
+    with running(record_command(output, *command, options=options), environment) as recorder:
         recorder.truth()
         wanted = f"probes on /proc/{recorder.truth()['pid']}/root/"
         recorder.wait_for(lambda: wanted in recorder.stderr.text(), "probes on a mapped loader")

@@ -3,10 +3,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import grpc
 import pytest
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
 from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import (
     ExportProfilesServiceResponse,
 )
@@ -54,6 +60,23 @@ def test_traces_are_taken_beside_profiles(sink: OtlpSink) -> None:
     assert received.traces == trace_request()
     with pytest.raises(TypeError, match="not a profiles request"):
         _ = received.profiles
+
+
+def test_metrics_are_taken_over_both_transports(sink: OtlpSink) -> None:
+    """The same sink stands in for a metrics backend, with its own partial success."""
+    request = ExportMetricsServiceRequest()
+    request.resource_metrics.add().scope_metrics.add().metrics.add().name = "gpu.launches"
+    sink.script(Reply(rejected=1, message="too old"), Reply(rejected=1, message="too old"))
+    path = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
+    with grpc.insecure_channel(sink.grpc_endpoint) as channel:
+        over_grpc = channel.unary_unary(path)(request.SerializeToString(), timeout=10)
+    over_http = post(sink.http_endpoint + "/v1/metrics", request.SerializeToString()).body
+    assert over_grpc == over_http
+    answer = ExportMetricsServiceResponse.FromString(over_http)
+    assert answer.partial_success.rejected_data_points == 1
+    assert [received.metrics for received in sink.received] == [request, request]
+    with pytest.raises(TypeError, match="not a metrics request"):
+        _ = replace(sink.received[0], message=trace_request()).metrics
 
 
 def test_partial_success_is_answered_over_both_transports(sink: OtlpSink) -> None:

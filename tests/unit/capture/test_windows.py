@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -118,6 +119,29 @@ def test_cheap_targets_are_captured_whole() -> None:
     assert len(machine.opened) <= 2
 
 
+def test_strata_follow_each_other_without_a_gap() -> None:
+    """However late a step comes: a call between two strata would be in none."""
+    machine = Machine(rate_windowed=10.0)
+    control = WindowControl(machine, BudgetOptions(duty=1.0, trap_ns=1_000), Random(1))
+    windows = []
+    for _ in range(300):
+        windows += control.step(machine.now_ns, machine.clock)
+        machine.advance(333 * MS)
+    assert len(windows) > 5
+    for before, after in pairwise(windows):
+        assert after.open_ns == after.stratum_start_ns == before.close_ns == before.stratum_end_ns
+
+
+def test_a_host_that_slept_begins_anew() -> None:
+    """No stratum covers the time in which nobody looked."""
+    machine = Machine(rate_windowed=10.0)
+    control = WindowControl(machine, BudgetOptions(duty=1.0, trap_ns=1_000), Random(1))
+    run(machine, control, 30)
+    machine.now_ns += 3_600 * SECOND
+    (window,) = control.step(machine.now_ns, machine.clock)
+    assert window.stratum_start_ns == machine.now_ns
+
+
 def test_given_duty_overrides_the_budget() -> None:
     """--duty is kept whatever it costs."""
     machine = Machine()
@@ -145,7 +169,7 @@ def test_kill_switch_after_three_strata_above_twice_the_budget() -> None:
     """Always-on calls that cost four times the budget end the capture, and it stays ended."""
     machine = Machine(rate_always=10_000.0)
     control = WindowControl(machine, BudgetOptions(trap_ns=1_000), Random(1))
-    run(machine, control, 200)
+    run(machine, control, 20)
     assert control.state.killed
     assert run(machine, control, 20) == []
 

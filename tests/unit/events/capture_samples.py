@@ -29,6 +29,7 @@ from otel_gpuflame.events.records import (
     SamplingWindow,
     SourceCounters,
     Stacks,
+    StacksForgotten,
     TargetInfo,
     Targets,
     Watermark,
@@ -65,6 +66,7 @@ def small_recording() -> list[Event]:
         Stacks((second,)),
         Calls(calls(2, seed=3)),
         SourceCounters(2_500, (LossCount("launch", "seen", 6), LossCount("launch", "sent", 6))),
+        StacksForgotten((StackKey(3, 4),)),
         ProcessesEnded((PROCESS,)),
         Watermark(3_000),
     ]

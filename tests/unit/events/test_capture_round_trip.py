@@ -27,6 +27,7 @@ from otel_gpuflame.events.records import (
     SamplingWindow,
     SourceCounters,
     Stacks,
+    StacksForgotten,
     TargetInfo,
     Targets,
     Watermark,
@@ -64,6 +65,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(SourceCounters, TIME, tuples(st.builds(LossCount, TEXT, TEXT, TIME))),
     st.builds(Watermark, TIME),
     st.builds(ProcessesEnded, tuples(PROCESSES)),
+    st.builds(StacksForgotten, tuples(st.builds(StackKey, WORD, WORD))),
     st.builds(SamplingWindow, TIME, TIME, TIME, TIME, st.integers(0, 10**9)),
 )
 

@@ -184,6 +184,15 @@ def test_order_survives_a_long_outage() -> None:
     assert sent[2:] == ["c", "d"]
 
 
+def test_a_bundle_that_was_passed_over_gets_another_turn() -> None:
+    """When the next bundle gets through, it was the receiver after all: the first one goes before all others."""
+    setup = Setup(script(*[BUSY] * (FAILURES_AT_HEAD + 1)))
+    setup.put("a", "b", "c")
+
+    assert setup.run().exported == 3
+    assert setup.receiver.services == [*["a"] * FAILURES_AT_HEAD, "b", "b", "a", "c"]
+
+
 @pytest.mark.parametrize("bad", [t.type for t in TYPES])
 def test_one_bad_profile_does_not_cost_its_neighbours(bad: str) -> None:
     """A request that is refused as a whole is sent again profile by profile, each once."""
@@ -235,7 +244,7 @@ def test_sending_one_by_one_is_tried_again_for_another_reason_and_after_success(
     assert (counts.rejected, counts.exported) == (3, 6)
 
 
-@pytest.mark.parametrize(("said", "counted"), [(1, 1), (3, 3), (1_000, 3), (-5, 0)])
+@pytest.mark.parametrize(("said", "counted"), [(1, 1), (3, 3), (1_000, 3), (-1, 0)])
 def test_partial_success_is_counted_and_not_sent_again(said: int, counted: int) -> None:
     """OTLP: what was rejected in part must not be retried; no count is above what was sent."""
     partial = ExportResult(outcome=Outcome.PARTIAL, message="some", rejected_profiles=said)
@@ -286,6 +295,31 @@ def test_a_profile_in_pieces_counts_once(two_requests: Bundle) -> None:
     assert [sent.types for sent in alone] == [("gpu_wait",), ("gpu_launch",)]
     assert sum(map(samples_of, alone)) == samples_of(refused) == 12 - samples_of(first)
     assert (counts.put, counts.exported, counts.rejected) == (2, 1, 1)
+
+
+def test_profiles_that_go_alone_keep_their_place(two_requests: Bundle) -> None:
+    """What was refused as a whole comes before the requests after it."""
+    setup = Setup(script(REFUSED))
+    setup.delivery.put(two_requests)
+
+    assert setup.run().exported == 2
+    assert [len(sent.types) for sent in setup.receiver.sent] == [2, 1, 1, 2]
+
+
+def test_no_request_of_a_bundle_is_sent_after_the_deadline(two_requests: Bundle) -> None:
+    """Time may be up between two requests of a bundle."""
+
+    def answer(_: Sent) -> ExportResult:
+        setup.clock.now_s += 30
+        return ACCEPTED
+
+    setup = Setup(answer)
+    setup.delivery.put(two_requests)
+
+    counts = setup.run(deadline_s=10)
+
+    assert len(setup.receiver.sent) == 1
+    assert counts.dropped == (("shutdown", 2),)
 
 
 def test_pieces_left_at_the_deadline_are_dropped(two_requests: Bundle) -> None:

@@ -17,7 +17,9 @@ from tests.tiers import require
 @pytest.fixture
 def driver(fakes: Path, tmp_path: Path) -> dict[str, str]:
     """Environment of programs on a driver library that no other process maps."""
-    require("bpf", shutil.which("bpftool") is not None, "bpftool is missing: apt-get install bpftool")
+    require(
+        "bpf", shutil.which("bpftool") is not None, "bpftool is missing: apt-get install bpftool"
+    )
     directory = tmp_path / "driver"
     directory.mkdir()
     return own_driver(fakes, directory)

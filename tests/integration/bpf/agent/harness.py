@@ -63,11 +63,9 @@ def build_short_lived(driver: Path) -> Path:
     """The compiled program, linked with the driver in that directory."""
     program = driver / "short_lived"
     source = Path(__file__).parent / "apps" / "short_lived.c"
-    subprocess.run(
-        ["gcc", "-O1", "-fno-omit-frame-pointer", "-I", FAKES / "cuda", "-o", program, source]
-        + [str(driver / "libcuda.so.1")],
-        check=True,
-    )
+    flags = ["-O1", "-fno-omit-frame-pointer", "-I", str(FAKES / "cuda"), "-o", str(program)]
+    libraries = [str(driver / "libcuda.so.1")]
+    subprocess.run(["gcc", *flags, str(source), *libraries], check=True)
     return program
 
 
@@ -177,9 +175,7 @@ def agent(sink: OtlpSink, *options: str, prefix: tuple[str, ...] = ()) -> Iterat
 
 
 @contextlib.contextmanager
-def beacon(
-    environment: Mapping[str, str], agent_: Agent | None = None
-) -> Iterator[Running]:
+def beacon(environment: Mapping[str, str], agent_: Agent | None = None) -> Iterator[Running]:
     """A program that maps the driver and then waits, so that its probes stay: the agent is ready for others."""
     command = [sys.executable, str(FAKES / "app_launch.py"), "0", "--hold"]
     with running(command, {**environment, "OTEL_SERVICE_NAME": "beacon"}) as program:
@@ -239,3 +235,21 @@ def assert_accounted(expected: Mapping[str, int], sink: OtlpSink) -> None:
     missing = {service: count - seen[service, "gpu_launch"] for service, count in expected.items()}
     assert all(count >= 0 for count in missing.values()), missing
     assert sum(missing.values()) <= losses(sink), f"{missing} of {seen}"
+
+
+def stale_entries(pid: int) -> int:
+    """Entries of the agent's maps keyed by process (targets, costs) whose process does not exist."""
+    stale = 0
+    for entry in (Path("/proc") / str(pid) / "fdinfo").iterdir():
+        with contextlib.suppress(OSError):
+            facts = dict(
+                line.split(":\t", 1) for line in entry.read_text().splitlines() if ":\t" in line
+            )
+            is_hash = facts.get("map_type") == "1"
+            if is_hash and facts["key_size"] == "4" and facts["value_size"] in ("56", "16"):
+                command = ["bpftool", "-j", "map", "dump", "id", facts["map_id"]]
+                dump = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+                keys = [b"".join(int(b, 16).to_bytes(1, "little") for b in e["key"]) for e in dump]
+                pids = [int.from_bytes(key, "little") for key in keys]
+                stale += sum(not os.path.exists(f"/proc/{each}") for each in pids)
+    return stale

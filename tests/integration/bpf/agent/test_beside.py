@@ -122,9 +122,7 @@ def last_truth(program: Running) -> dict[str, Any]:
 def available() -> None:
     """PoCL and namespaces."""
     require("bpf", shutil.which("unshare") is not None, "unshare (util-linux) is missing")
-    require(
-        "bpf", importlib.util.find_spec("pyopencl") is not None, "pip install pyopencl"
-    )
+    require("bpf", importlib.util.find_spec("pyopencl") is not None, "pip install pyopencl")
     has_driver = any(Path("/etc/OpenCL/vendors").glob("pocl*.icd"))
     require("bpf", has_driver, "PoCL is missing: apt-get install pocl-opencl-icd")
 
@@ -204,7 +202,10 @@ def test_what_a_process_was_before_exec_stays_what_it_was(
     driver: dict[str, str], sink: OtlpSink, tmp_path: Path
 ) -> None:
     """Launches before and after exec, within one window, belong to two services of the same pid."""
-    first, second = copy_of(APPS / "exec_chain.py", tmp_path), copy_of(FAKES / "app_wait.py", tmp_path)
+    first, second = (
+        copy_of(APPS / "exec_chain.py", tmp_path),
+        copy_of(FAKES / "app_wait.py", tmp_path),
+    )
     command = [sys.executable, str(first), "5", "100", str(second), "100", "2"]
     with agent(sink, *FULL) as subject, beacon(driver, subject):
         with running(command, driver) as program:
@@ -233,7 +234,9 @@ def test_forked_and_started_children_are_captured(driver: dict[str, str], sink: 
     for profile in profiles_in(sink):
         resource = resource_of(profile)
         if resource["service.name"] == service and profile.sample_type.type == "gpu_launch":
-            seen[int(str(resource["process.pid"]))] += sum(sample.value for sample in profile.samples)
+            seen[int(str(resource["process.pid"]))] += sum(
+                sample.value for sample in profile.samples
+            )
     assert seen == made
 
 

@@ -70,9 +70,7 @@ def test_sigkill_leaves_nothing_behind(driver: dict[str, str], sink: OtlpSink) -
     service, after = unique("survivor"), unique("successor")
     with launching(driver, service, 12_000, 1_000) as program:
         with agent(sink, *FULL) as first:
-            first.running.wait_for(
-                lambda: has_seen(sink, service), "launches of the target"
-            )
+            first.running.wait_for(lambda: has_seen(sink, service), "launches of the target")
             assert_nothing_remains(first)
         with agent(sink, *FULL) as second, beacon(driver, second):
             with launching(driver, after, 500) as other:

@@ -1,0 +1,111 @@
+"""What is kept of processes that ended or became another program, and for how long."""
+
+from __future__ import annotations
+
+from otel_gpuflame.events.frames import ProcessKey
+from otel_gpuflame.events.records import ProcessesEnded, SamplingWindow, Stacks, Watermark
+from otel_gpuflame.profile.aggregate import AggregateOptions, Aggregator
+from otel_gpuflame.profile.model import Bundle
+from otel_gpuflame.profile.retention import Retention
+from tests.unit.profile.builders import (
+    OTHER,
+    PROCESS,
+    STACK,
+    START,
+    START_NS,
+    batch,
+    call,
+    target_event,
+)
+
+SECOND = 1_000_000_000
+PPB = 1_000_000_000
+
+
+def sampled() -> Aggregator:
+    """As in the agent, with windows of two seconds."""
+    aggregator = Aggregator(AggregateOptions(window_ns=2 * SECOND, sampled=True))
+    aggregator.feed(START)
+    return aggregator
+
+
+def whole_stratum(start_ns: int, end_ns: int) -> SamplingWindow:
+    """A stratum that is captured from its beginning to its end."""
+    return SamplingWindow(start_ns, end_ns, start_ns, end_ns, PPB)
+
+
+def launches(bundles: list[Bundle]) -> dict[object, int]:
+    """Totals by service."""
+    return {
+        dict(bundle.resource)["service.name"]: sum(p.total for p in bundle.profiles)
+        for bundle in bundles
+    }
+
+
+def test_calls_before_exec_keep_their_service() -> None:
+    """Within one window, calls before and after exec are of two services."""
+    aggregator = Aggregator(AggregateOptions(window_ns=None))
+    for event in (
+        START,
+        target_event(PROCESS, "before"),
+        batch(call("cuLaunchKernel"), call("cuLaunchKernel")),
+        ProcessesEnded((PROCESS,)),
+        target_event(PROCESS, "after"),
+        batch(call("cuLaunchKernel")),
+    ):
+        aggregator.feed(event)
+    assert launches(aggregator.finish()) == {"before": 2, "after": 1}
+
+
+def test_a_new_description_of_a_living_process_holds_for_the_whole_window() -> None:
+    """A resource that is published late names what the same program did before."""
+    aggregator = Aggregator(AggregateOptions(window_ns=None))
+    for event in (
+        START,
+        target_event(PROCESS, "python"),
+        batch(call("cuLaunchKernel")),
+        target_event(PROCESS, "checkout"),
+        batch(call("cuLaunchKernel")),
+    ):
+        aggregator.feed(event)
+    assert launches(aggregator.finish()) == {"checkout": 2}
+
+
+def test_a_process_goes_after_two_windows_and_its_strata() -> None:
+    """Windows may be longer than strata or shorter: both must have closed."""
+    retention = Retention()
+    retention.ended([PROCESS], 1)
+    retention.ended([OTHER], 0)
+    assert retention.closed(windows=1) == []
+    assert retention.closed(windows=1) == [OTHER]
+    assert PROCESS in retention
+    assert retention.closed(strata=1) == [PROCESS]
+    assert PROCESS not in retention
+
+
+def test_ended_processes_are_forgotten_where_all_is_captured() -> None:
+    """Strata that need no scaling count as well: else an agent on a quiet host would keep everything."""
+    aggregator = sampled()
+    for number in range(20):
+        start_ns = START_NS + number * SECOND
+        process = ProcessKey(100 + number, 5)
+        aggregator.feed(whole_stratum(start_ns, start_ns + SECOND))
+        aggregator.feed(target_event(process, "short"))
+        aggregator.feed(Stacks((STACK,)))
+        aggregator.feed(batch(call("cuLaunchKernel", process=process, start_ns=start_ns)))
+        aggregator.feed(ProcessesEnded((process,)))
+        aggregator.feed(Watermark(start_ns + SECOND))
+    assert len(aggregator._resources) <= 6
+    assert len(aggregator._processes) <= 6
+
+
+def test_a_late_call_of_a_whole_stratum_is_counted() -> None:
+    """A thread that lost the CPU before it could send its call does not lose the call."""
+    aggregator = sampled()
+    aggregator.feed(target_event())
+    aggregator.feed(whole_stratum(START_NS, START_NS + SECOND))
+    aggregator.feed(whole_stratum(START_NS + SECOND, START_NS + 2 * SECOND))
+    aggregator.feed(Watermark(START_NS + SECOND + SECOND // 2))
+    aggregator.feed(batch(call("cuLaunchKernel", start_ns=START_NS + SECOND - 1)))
+    assert launches(aggregator.finish()) == {"train": 1}
+    assert aggregator.ledger.dropped.total() == 0
