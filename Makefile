@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
-APT_BUILD := gcc make clang llvm libbpf-dev libbpf1 python3-venv
+APT_BUILD := gcc make clang llvm libbpf-dev libbpf1 python3 python3-venv
 APT_TEST := bpftool clang-format ocl-icd-libopencl1 pocl-opencl-icd chromium openssl shellcheck systemd curl
 STAMP := $(VENV)/.setup-stamp
 
@@ -16,7 +16,7 @@ help: ## Show this list
 setup: system-build $(STAMP) ## Install system packages and the Python environment (.venv)
 
 system-build:
-	@missing=""; for tool in cc make clang llvm-strip; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	@missing=""; for tool in cc clang llvm-strip $(PYTHON); do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	[ -e /usr/include/bpf/bpf_helpers.h ] || missing="$$missing libbpf-dev"; \
 	$(PYTHON) -c 'import ensurepip' 2>/dev/null || missing="$$missing python3-venv"; \
 	if [ -n "$$missing" ]; then echo "installing for the build:$$missing"; \
