@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The capture programs for BCC, which compiles them on the host: for hosts without BTF (docs/decisions/0007-bcc.md).
+ * The capture programs for BCC, which compiles them on the host: for hosts without BTF
+ * (docs/decisions/0009-bcc-loader.md).
  *
  * The headers that BCC finds may be another kernel's. So nothing here touches a kernel structure: what is used is the
  * ABI towards user space (pt_regs, user memory, helpers), and fields of tracepoints at the offsets that the running
@@ -328,8 +329,7 @@ static __always_inline void ogf_take_stack(struct pt_regs *ctx, const struct ogf
 	ogf_hash(stack->head.stack_hash, event->tgid);
 	ogf_walk_native(stack, ctx->sp, ctx->bp);
 	/* Two stacks that differ only in why they end must not be taken for one. */
-	ogf_hash(stack->head.stack_hash,
-		 (__u64)stack->head.python_state << 8 | stack->head.native_state | 1ULL << 63);
+	ogf_hash(stack->head.stack_hash, (__u64)stack->head.python_state << 8 | stack->head.native_state | 1ULL << 63);
 	ogf_send_stack(stack);
 	event->stack_hash[0] = stack->head.stack_hash[0];
 	event->stack_hash[1] = stack->head.stack_hash[1];

@@ -20,17 +20,18 @@ enum {
 /* Numbers are part of the capture format: never reused, new ones at the end. */
 enum ogf_kind {
 	OGF_KIND_NONE = 0,
-	OGF_KIND_LAUNCH = 1,	   /* one kernel */
+	OGF_KIND_LAUNCH = 1,       /* one kernel */
 	OGF_KIND_GRAPH_LAUNCH = 2, /* one instantiated graph, any number of kernels */
 	OGF_KIND_COPY = 3,
 	OGF_KIND_SET = 4,
-	OGF_KIND_WAIT = 5,	   /* synchronise: context, stream, event, queue */
+	OGF_KIND_WAIT = 5, /* synchronise: context, stream, event, queue */
 	OGF_KIND_EVENT_RECORD = 6,
-	OGF_KIND_STREAM_WAIT = 7,  /* a stream is told to wait: the CPU does not */
-	OGF_KIND_FREE = 8,	   /* synchronises implicitly */
-	OGF_KIND_CPU_SAMPLE = 9,   /* the thread was on a CPU at start_ns; 99 a second of CPU time */
-	OGF_KIND_OFF_CPU = 10,	   /* the thread was not on a CPU from start_ns to end_ns; bytes is enum ogf_off_cpu_state */
-	OGF_KIND_DRIVER = 11,	   /* system call on a GPU device: see enum ogf_device_driver */
+	OGF_KIND_STREAM_WAIT = 7, /* a stream is told to wait: the CPU does not */
+	OGF_KIND_FREE = 8,        /* synchronises implicitly */
+	OGF_KIND_CPU_SAMPLE = 9,  /* the thread was on a CPU at start_ns; 99 a second of CPU time */
+	OGF_KIND_OFF_CPU =
+		10,           /* the thread was not on a CPU from start_ns to end_ns; bytes is enum ogf_off_cpu_state */
+	OGF_KIND_DRIVER = 11, /* system call on a GPU device: see enum ogf_device_driver */
 	/* Kinds below only name rows of the counter table. */
 	OGF_KIND_STACK = 12,
 	OGF_KIND_NAME = 13,
@@ -42,7 +43,7 @@ enum ogf_outcome {
 	OGF_OUTCOME_SEEN = 0,
 	OGF_OUTCOME_SENT = 1,
 	OGF_OUTCOME_RING_FULL = 2,
-	OGF_OUTCOME_NESTED = 3,	      /* inside another call whose duration already covers it */
+	OGF_OUTCOME_NESTED = 3,       /* inside another call whose duration already covers it */
 	OGF_OUTCOME_NO_RETURN = 4,    /* the call was left without its return probe firing */
 	OGF_OUTCOME_TABLE_FULL = 5,   /* no room to remember the entry */
 	OGF_OUTCOME_PROCESS_GONE = 6, /* the thread ended inside the call */
@@ -70,9 +71,9 @@ enum ogf_device_driver {
 };
 
 enum ogf_call_flag {
-	OGF_CALL_RETURNED = 1,	    /* end_ns is the time of the return probe */
-	OGF_CALL_BLOCKING_ARG = 2,  /* the program asked for a blocking call (OpenCL) */
-	OGF_CALL_SPAN_SAMPLED = 4,  /* W3C trace flag of the span */
+	OGF_CALL_RETURNED = 1,     /* end_ns is the time of the return probe */
+	OGF_CALL_BLOCKING_ARG = 2, /* the program asked for a blocking call (OpenCL) */
+	OGF_CALL_SPAN_SAMPLED = 4, /* W3C trace flag of the span */
 	OGF_CALL_HAS_SPAN = 8,
 	OGF_CALL_HAS_LOCAL_ROOT = 16,
 	OGF_CALL_ARGS_UNREADABLE = 32, /* an argument behind a pointer could not be read: fields are 0 */
@@ -95,14 +96,14 @@ struct ogf_call_event {
 	__u32 grid[3];
 	__u32 block[3];
 	__u32 voluntary_switches; /* times the thread gave up the CPU inside the call */
-	__u16 api;		  /* otel_gpuflame/events/apis.py */
-	__u8 kind;		  /* enum ogf_kind */
-	__u8 flags;		  /* enum ogf_call_flag */
+	__u16 api;                /* otel_gpuflame/events/apis.py */
+	__u8 kind;                /* enum ogf_kind */
+	__u8 flags;               /* enum ogf_call_flag */
 };
 _Static_assert(sizeof(struct ogf_call_event) == 144, "ogf_call_event");
 
 enum ogf_python_state {
-	OGF_PYTHON_NONE = 0,	    /* the process is not a known interpreter */
+	OGF_PYTHON_NONE = 0, /* the process is not a known interpreter */
 	OGF_PYTHON_OK = 1,
 	OGF_PYTHON_NO_THREAD = 2,   /* this thread has no Python thread state */
 	OGF_PYTHON_UNREADABLE = 3,  /* a frame could not be read: the frames before it are kept */
@@ -112,13 +113,13 @@ enum ogf_python_state {
 };
 
 enum ogf_native_state {
-	OGF_NATIVE_END = 0,	  /* the frame pointer chain ended with 0 */
-	OGF_NATIVE_CUT = 1,	  /* the next frame was not plausible */
+	OGF_NATIVE_END = 0,       /* the frame pointer chain ended with 0 */
+	OGF_NATIVE_CUT = 1,       /* the next frame was not plausible */
 	OGF_NATIVE_TRUNCATED = 2, /* deeper than OGF_MAX_NATIVE_FRAMES */
 };
 
 struct ogf_python_frame {
-	__u64 code;	   /* address of the PyCodeObject */
+	__u64 code;        /* address of the PyCodeObject */
 	__u64 instruction; /* 3.11+: address of the instruction; 3.10: index of the code unit */
 };
 
@@ -131,8 +132,8 @@ struct ogf_stack_event {
 	__u32 tid;
 	__u16 python_count;
 	__u16 native_count;
-	__u8 python_state; /* enum ogf_python_state */
-	__u8 native_state; /* enum ogf_native_state */
+	__u8 python_state;        /* enum ogf_python_state */
+	__u8 native_state;        /* enum ogf_native_state */
 	__u8 leaf_is_instruction; /* 1: the first native address is what ran; 0: it is a return address as all others */
 	__u8 _pad;
 };
@@ -182,11 +183,11 @@ struct ogf_python_layout {
 	__u16 frame_code;
 	__u16 frame_previous;
 	__u16 frame_instruction;
-	__u16 frame_owner; /* used when skip_owner != 255 */
-	__u8 has_cframe;   /* 3.11, 3.12: thread_frame leads to a _PyCFrame first */
+	__u16 frame_owner;         /* used when skip_owner != 255 */
+	__u8 has_cframe;           /* 3.11, 3.12: thread_frame leads to a _PyCFrame first */
 	__u8 instruction_is_index; /* 3.10: f_lasti, an int */
-	__u8 skip_owner;   /* frames with this owner are interpreter trampolines; 255: none */
-	__u8 unsupported;  /* 1: a known interpreter that we refuse to walk */
+	__u8 skip_owner;           /* frames with this owner are interpreter trampolines; 255: none */
+	__u8 unsupported;          /* 1: a known interpreter that we refuse to walk */
 	__u8 _pad[8];
 };
 _Static_assert(sizeof(struct ogf_python_layout) == 40, "ogf_python_layout");
@@ -203,7 +204,7 @@ _Static_assert(sizeof(struct ogf_target) == 56, "ogf_target");
 /* The one value of the `settings` map. */
 struct ogf_settings {
 	__u32 host_wide; /* 1: whoever hits a probe becomes a target */
-	__u32 own_tgid;	 /* never a target */
+	__u32 own_tgid;  /* never a target */
 };
 _Static_assert(sizeof(struct ogf_settings) == 8, "ogf_settings");
 
@@ -218,8 +219,8 @@ _Static_assert(sizeof(struct ogf_cost) == 16, "ogf_cost");
  * The cookie of a probe says where the arguments are, so that one program serves every API:
  * bits 0-15 api, 16-23 enum ogf_kind, 24-27 stream argument, 28-31 object argument, 32-35 bytes argument
  * (all counted from 1; 0: none; above 6 they are on the stack), 36-39 enum ogf_shape, 40-43 log2 of the unit of bytes,
- * 44-47 argument that says "blocking" (OpenCL). System calls on devices: stream is the argument with the descriptor (0: an
- * array of struct pollfd comes first), object the one with the command, bytes the one with the length.
+ * 44-47 argument that says "blocking" (OpenCL). System calls on devices: stream is the argument with the descriptor (0:
+ * an array of struct pollfd comes first), object the one with the command, bytes the one with the length.
  */
 enum ogf_cookie_shift {
 	OGF_COOKIE_API = 0,
@@ -236,18 +237,18 @@ enum ogf_shape {
 	OGF_SHAPE_PLAIN = 0,
 	OGF_SHAPE_LAUNCH_ARGS = 1,   /* grid and block are arguments 2 to 7 (cuLaunchKernel) */
 	OGF_SHAPE_LAUNCH_CONFIG = 2, /* argument 1 points to a CUlaunchConfig */
-	OGF_SHAPE_NDRANGE = 3,	     /* clEnqueueNDRangeKernel: dimensions 3, global 5, local 6 */
-	OGF_SHAPE_COPY_2D = 4,	     /* argument 1 points to a CUDA_MEMCPY2D */
-	OGF_SHAPE_COPY_3D = 5,	     /* argument 1 points to a CUDA_MEMCPY3D */
-	OGF_SHAPE_SET_2D = 6,	     /* width is argument 4, height argument 5 */
+	OGF_SHAPE_NDRANGE = 3,       /* clEnqueueNDRangeKernel: dimensions 3, global 5, local 6 */
+	OGF_SHAPE_COPY_2D = 4,       /* argument 1 points to a CUDA_MEMCPY2D */
+	OGF_SHAPE_COPY_3D = 5,       /* argument 1 points to a CUDA_MEMCPY3D */
+	OGF_SHAPE_SET_2D = 6,        /* width is argument 4, height argument 5 */
 };
 
 /* How a name probe finds the handle and the name. Cookie: bits 0-7 this, 8-11 handle or out-pointer argument,
  * 12-15 name argument or the handle that it is an alias of. */
 enum ogf_name_shape {
 	OGF_NAME_OUT_POINTER = 1, /* *arg = handle, on return */
-	OGF_NAME_RETURNED = 2,	  /* the return value is the handle */
-	OGF_NAME_ALIAS = 3,	  /* *arg = handle, another argument is the handle that has the name */
+	OGF_NAME_RETURNED = 2,    /* the return value is the handle */
+	OGF_NAME_ALIAS = 3,       /* *arg = handle, another argument is the handle that has the name */
 };
 
 #endif

@@ -34,7 +34,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, __u32);
 	__type(value, __u64);
-	__uint(max_entries, OGF_MAX_COUNTED_KINDS * OGF_MAX_OUTCOMES);
+	__uint(max_entries, OGF_MAX_COUNTED_KINDS *OGF_MAX_OUTCOMES);
 } counters SEC(".maps");
 
 /* One ring for each kind of record: fixed-size calls are read as one numpy array. Sizes are set before loading. */

@@ -63,8 +63,7 @@ static __always_inline void ogf_take_span(const struct ogf_target *target, struc
 
 	if (!target->span_tls_offset)
 		return;
-	if (bpf_probe_read_user(&record, sizeof(record),
-				(void *)(event->thread_pointer + target->span_tls_offset)) ||
+	if (bpf_probe_read_user(&record, sizeof(record), (void *)(event->thread_pointer + target->span_tls_offset)) ||
 	    !record)
 		return;
 	if (bpf_probe_read_user(&context, sizeof(context), (void *)record) || context.valid != 1)

@@ -60,7 +60,7 @@ struct {
 /* At a function's first instruction: the stack begins in its caller. */
 static __always_inline struct ogf_place ogf_place_at_entry(struct pt_regs *regs)
 {
-	return (struct ogf_place){ ogf_return_address(regs), regs->sp, ogf_frame_pointer(regs), false };
+	return (struct ogf_place){ogf_return_address(regs), regs->sp, ogf_frame_pointer(regs), false};
 }
 
 /* Where the current thread is in user mode, or was when it entered the kernel. */
@@ -68,7 +68,7 @@ static __always_inline struct ogf_place ogf_place_in_user(void)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
 
-	return (struct ogf_place){ ogf_instruction(regs), regs->sp, ogf_frame_pointer(regs), true };
+	return (struct ogf_place){ogf_instruction(regs), regs->sp, ogf_frame_pointer(regs), true};
 }
 
 static __always_inline struct ogf_stack_scratch *ogf_take_scratch(void)

@@ -115,7 +115,7 @@ def _print_rows(
 
 
 def _places(rows: Sequence[TopRow]) -> list[Text]:
-    """What each row is about. Long names of GPU kernels are cut; where two would look the same, a hash tells them apart."""
+    """What each row is about. Long names of kernels are cut; a hash tells those apart that would look the same."""
     times = Counter(_cut(row.frame.name, _NAME_WIDTH) for row in rows)
     return [_place(row, alone=times[_cut(row.frame.name, _NAME_WIDTH)] == 1) for row in rows]
 

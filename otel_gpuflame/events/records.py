@@ -80,8 +80,8 @@ class StacksForgotten:
 class SamplingWindow:
     """Windowed calls are complete from `open_ns` until `close_ns`, one window in each stratum.
 
-    Delivered when the window has opened. `probability_ppb`: chance, in 10⁻⁹, with which any instant of the stratum was to
-    be covered; 10⁹ means that everything is captured.
+    Delivered when the window has opened. `probability_ppb`: chance, in 10⁻⁹, with which any instant of the stratum
+    was to be covered; 10⁹ means that everything is captured.
     """
 
     stratum_start_ns: int

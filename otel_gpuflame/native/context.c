@@ -108,27 +108,24 @@ static uint16_t write_local_root(uint8_t *attrs_data, const uint8_t local_root[O
 	return 2 + 2 * OGF_SPAN_ID_SIZE;
 }
 
-static void write_record(struct ogf_context_record *record, const uint8_t *trace_id,
-			 const uint8_t *span_id, const uint8_t *local_root, uint8_t trace_flags)
+static void write_record(struct ogf_context_record *record, const uint8_t *trace_id, const uint8_t *span_id,
+			 const uint8_t *local_root, uint8_t trace_flags)
 {
 	set_valid(record, 0);
 	memcpy(record->trace_id, trace_id, OGF_TRACE_ID_SIZE);
 	memcpy(record->span_id, span_id, OGF_SPAN_ID_SIZE);
 	record->trace_flags = trace_flags;
-	record->attrs_data_size =
-		local_root ? write_local_root(record->attrs_data, local_root) : 0;
+	record->attrs_data_size = local_root ? write_local_root(record->attrs_data, local_root) : 0;
 	set_valid(record, 1);
 }
 
-OGF_EXPORT int ogf_context_set(const uint8_t trace_id[OGF_TRACE_ID_SIZE],
-			       const uint8_t span_id[OGF_SPAN_ID_SIZE],
+OGF_EXPORT int ogf_context_set(const uint8_t trace_id[OGF_TRACE_ID_SIZE], const uint8_t span_id[OGF_SPAN_ID_SIZE],
 			       const uint8_t local_root[OGF_SPAN_ID_SIZE], uint8_t trace_flags)
 {
 	struct ogf_context_record **slot = record_slot();
 	int err;
 
-	if (!trace_id || !span_id || is_zero(trace_id, OGF_TRACE_ID_SIZE) ||
-	    is_zero(span_id, OGF_SPAN_ID_SIZE)) {
+	if (!trace_id || !span_id || is_zero(trace_id, OGF_TRACE_ID_SIZE) || is_zero(span_id, OGF_SPAN_ID_SIZE)) {
 		if (*slot)
 			set_valid(*slot, 0);
 		return -EINVAL;

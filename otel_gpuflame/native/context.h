@@ -52,8 +52,7 @@ static_assert(sizeof(struct ogf_context_record) == 64, "one cache line");
  * Returns 0, or a negative errno after which the thread publishes nothing: -EINVAL for an id of
  * zeros or a NULL id, -ENOMEM or -EAGAIN when the thread's record could not be made.
  */
-int ogf_context_set(const uint8_t trace_id[OGF_TRACE_ID_SIZE],
-		    const uint8_t span_id[OGF_SPAN_ID_SIZE],
+int ogf_context_set(const uint8_t trace_id[OGF_TRACE_ID_SIZE], const uint8_t span_id[OGF_SPAN_ID_SIZE],
 		    const uint8_t local_root[OGF_SPAN_ID_SIZE], uint8_t trace_flags);
 
 /* Publishes no span for the calling thread. */

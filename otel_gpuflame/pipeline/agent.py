@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_gpuflame.capture.calibrate import trap_cost_ns
@@ -130,11 +129,6 @@ class Agent:
         with LiveCapture(live_options) as live:
             for program, consequence in live.report.missing.items():
                 logger.warning("%s is not available here: %s", program, consequence)
-            if not _can_read_processes():
-                logger.warning(
-                    "memory maps of other users' processes cannot be read, so that none of them is found: "
-                    "run as root, or give the agent CAP_SYS_PTRACE"
-                )
             aggregator.feed(live.start_event())
             while self._control.enabled and not self._control.stop.is_set():
                 for event in live.step(_STEP_NS):
@@ -166,14 +160,6 @@ class Agent:
             switch_ns=state.switch_ns,
             overheads={pid: (name, state.overhead(pid)) for pid, name in services.items()},
         )
-
-
-def _can_read_processes() -> bool:
-    try:
-        Path("/proc/1/maps").read_bytes()
-    except OSError as error:
-        return not isinstance(error, PermissionError)
-    return True
 
 
 def run_agent(options: AgentOptions, control: AgentControl) -> AgentStatus:

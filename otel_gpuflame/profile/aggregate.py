@@ -169,11 +169,11 @@ class Aggregator:
 
     @_take.register
     def _(self, event: ProcessesEnded) -> None:
-        self._retention.ended(event.processes, len(self._strata))
+        self._retention.ended(event.processes, self._strata.scaled)
 
     @_take.register
     def _(self, event: StacksForgotten) -> None:
-        self._stack_retention.ended(event.keys, len(self._strata))
+        self._stack_retention.ended(event.keys, self._strata.scaled)
 
     @_take.register
     def _(self, event: SamplingWindow) -> None:
@@ -230,10 +230,10 @@ class Aggregator:
         return exact
 
     def _close_strata(self, time_ns: int) -> Iterator[Bundle]:
-        closing = self._strata.complete_until(time_ns)
+        complete = self._strata.complete_until(time_ns)
+        closing = [stratum for stratum in complete if not stratum.is_whole]
         for stratum in closing:
-            if not stratum.is_whole:
-                yield from self._estimates(stratum)
+            yield from self._estimates(stratum)
         self._forget(self._retention.closed(strata=len(closing)))
         self._forget_stacks(self._stack_retention.closed(strata=len(closing)))
 

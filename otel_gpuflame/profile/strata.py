@@ -56,9 +56,10 @@ class Strata:
         self._seen: deque[float] = deque(maxlen=_HISTORY)
         self._probabilities: deque[float] = deque(maxlen=_HISTORY)
 
-    def __len__(self) -> int:
-        """How many may still get calls."""
-        return len(self._open)
+    @property
+    def scaled(self) -> int:
+        """How many are open that keep their calls to themselves until they are complete."""
+        return sum(not stratum.is_whole for stratum in self._open)
 
     def open(self, window: SamplingWindow) -> None:
         """Begin a stratum."""

@@ -3,9 +3,9 @@
 Usage (root): python -m tests.benchmarks.agent_churn [--short 1000] [--long 10] [--duration 600]
 
 Programs run on the fake driver, the agent with --duty 100% and windows of 2 s. Printed: launches that programs say they
-made against those in profiles, how many of them carry only the command name of their process, memory, descriptors, links
-and map entries of the agent after a fifth of the processes and when all have ended. Exit status 1 where something is
-missing that was not counted as lost, or an entry of an ended process is left.
+made against those in profiles, how many of them carry only the command name of their process, memory, descriptors,
+links and map entries of the agent after a fifth of the processes and when all have ended. Exit status 1 where something
+is missing that was not counted as lost, or an entry of an ended process is left.
 """
 
 from __future__ import annotations

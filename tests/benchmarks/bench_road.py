@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from otel_gpuflame.capture.bpf.kernel import MIB, RingSizes
+from otel_gpuflame.capture.bpf.kernel import RingSizes
 from otel_gpuflame.capture.live import LiveCapture, LiveOptions
 from otel_gpuflame.encode.otlp import encode_otlp
 from otel_gpuflame.encode.pprof import encode_pprof
@@ -31,7 +31,7 @@ from tests.benchmarks.figures import Figure
 
 RATE_PER_S: Final = 1_000_000
 SECONDS: Final = 12.0
-CALL_RING_BYTES: Final = 64 * MIB
+CALL_RING_BYTES: Final = 64 << 20
 _STEP_NS: Final = 50_000_000
 _GZIP_LEVEL: Final = 6
 

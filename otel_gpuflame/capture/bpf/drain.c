@@ -2,8 +2,9 @@
 /*
  * Empties BPF ring buffers into memory in a thread of its own.
  *
- * Python would do it as fast, but only while it gets the interpreter lock: encoding a window holds that lock for tens of
- * milliseconds, and a full ring loses events. Here the rings are emptied every few milliseconds whatever Python does.
+ * Python would do it as fast, but only while it gets the interpreter lock: encoding a window holds that lock for tens
+ * of milliseconds, and a full ring loses events. Here the rings are emptied every few milliseconds whatever Python
+ * does.
  *
  * Order matters: BPF sends a stack, name or process before the first call that refers to it. A sweep therefore notes
  * how far the first ring (calls) has got, empties the others, and only then takes calls up to that mark, so calls in a
@@ -39,7 +40,7 @@ struct ogf_ring {
 	uint8_t *consumer_page;
 	uint8_t *producer_page;
 	const uint8_t *data;
-	uint64_t size;	      /* of the ring, a power of two */
+	uint64_t size;        /* of the ring, a power of two */
 	uint64_t record_size; /* fixed size of a record, or 0: each is stored behind a u64 of its length */
 	uint64_t capacity;    /* of each buffer */
 	uint64_t malformed;   /* records of an unexpected length: skipped and counted */
@@ -153,8 +154,8 @@ static void ogf_sweep(struct ogf_drain *drain)
 static void *ogf_drain_main(void *argument)
 {
 	struct ogf_drain *drain = argument;
-	struct timespec pause = { .tv_sec = (time_t)(drain->poll_ns / 1000000000ULL),
-				  .tv_nsec = (long)(drain->poll_ns % 1000000000ULL) };
+	struct timespec pause = {.tv_sec = (time_t)(drain->poll_ns / 1000000000ULL),
+				 .tv_nsec = (long)(drain->poll_ns % 1000000000ULL)};
 
 	pthread_mutex_lock(&drain->lock);
 	while (drain->running) {
@@ -245,8 +246,8 @@ static void ogf_reuse(struct ogf_buffer *buffer)
 uint64_t ogf_drain_swap(struct ogf_drain *drain, uint64_t timeout_ns)
 {
 	uint64_t deadline_ns = ogf_monotonic_ns() + timeout_ns, complete_ns;
-	struct timespec deadline = { .tv_sec = (time_t)(deadline_ns / 1000000000ULL),
-				     .tv_nsec = (long)(deadline_ns % 1000000000ULL) };
+	struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / 1000000000ULL),
+				    .tv_nsec = (long)(deadline_ns % 1000000000ULL)};
 
 	pthread_mutex_lock(&drain->lock);
 	while (!drain->urgent && drain->running && timeout_ns &&

@@ -19,6 +19,13 @@ POLL_NS: Final = 2_000_000
 """Pause between sweeps: a 16 MiB ring holds 110,000 calls, which is 2 s at 50,000 calls/s."""
 
 
+_READ_ONLY: Final = 0x100
+"""PyBUF_READ"""
+_view: Final = ctypes.pythonapi.PyMemoryView_FromMemory
+_view.restype = ctypes.py_object
+_view.argtypes = (c_void_p, ctypes.c_ssize_t, c_int)
+
+
 @dataclass(frozen=True, slots=True)
 class Ring:
     """A BPF ring buffer. `record_size` 0: records of any length, each behind a u64 of its length when drained."""
@@ -86,8 +93,8 @@ class Drain:
         address = self._library.ogf_drain_data(self._handle, index, ctypes.byref(length))
         if not length.value:
             return np.empty(0, np.uint8)
-        pointer = ctypes.cast(address, POINTER(ctypes.c_uint8))
-        return np.ctypeslib.as_array(pointer, shape=(length.value,))
+        # Not by np.ctypeslib.as_array: it leaves a type behind for each length, 2 KiB that are never freed.
+        return np.frombuffer(_view(address, length.value, _READ_ONLY), np.uint8)
 
     def malformed(self, index: int) -> int:
         """Records of a ring that were skipped because of their length, since the start."""

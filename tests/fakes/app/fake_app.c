@@ -7,20 +7,19 @@
 
 #include "abi.h"
 
-#define NS_PER_S 1000000000ULL
+#define NS_PER_S   1000000000ULL
 #define APP_EXPORT __attribute__((visibility("default"), noinline))
 
-CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
-			unsigned int grid_z, unsigned int block_x, unsigned int block_y,
-			unsigned int block_z, unsigned int shared_bytes, CUstream stream,
-			void **parameters, void **extra);
+CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+			unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,
+			CUstream stream, void **parameters, void **extra);
 int fake_app_launch_many(CUfunction function, CUstream stream, uint64_t count, double rate_per_s,
 			 uint64_t *ret_launched);
 
 enum {
 	GRID_X = 128,
 	BLOCK_X = 256,
-	PACE_NS = 1000000,	/* how far launches may run ahead of the rate between two sleeps */
+	PACE_NS = 1000000, /* how far launches may run ahead of the rate between two sleeps */
 };
 
 static uint64_t now_ns(void)
@@ -51,8 +50,8 @@ static void keep_pace(uint64_t begin_ns, uint64_t launched, double rate_per_s)
 }
 
 /* Launches count times, at rate_per_s on average or (0) without limit; stops at an error. */
-APP_EXPORT int fake_app_launch_many(CUfunction function, CUstream stream, uint64_t count,
-				    double rate_per_s, uint64_t *ret_launched)
+APP_EXPORT int fake_app_launch_many(CUfunction function, CUstream stream, uint64_t count, double rate_per_s,
+				    uint64_t *ret_launched)
 {
 	const uint64_t begin_ns = now_ns();
 	CUresult result = CUDA_SUCCESS;

@@ -58,8 +58,8 @@ enum {
 };
 
 /* Stream handles with a fixed meaning. */
-#define CU_STREAM_LEGACY	((CUstream)0x1)
-#define CU_STREAM_PER_THREAD	((CUstream)0x2)
+#define CU_STREAM_LEGACY     ((CUstream)0x1)
+#define CU_STREAM_PER_THREAD ((CUstream)0x2)
 
 typedef struct {
 	char bytes[16];
@@ -111,7 +111,7 @@ struct ogf_memcpy3d_side {
 	void *host;
 	CUdeviceptr device;
 	CUarray array;
-	void *context;			/* of the peer functions; reserved in the others */
+	void *context; /* of the peer functions; reserved in the others */
 	size_t pitch_bytes, height;
 };
 

@@ -6,9 +6,9 @@ static const struct {
 	int format;
 	uint32_t bytes;
 } formats[] = {
-	{ 0x01, 1 }, { 0x02, 2 }, { 0x03, 4 },	/* unsigned 8, 16, 32 */
-	{ 0x08, 1 }, { 0x09, 2 }, { 0x0a, 4 },	/* signed */
-	{ 0x10, 2 }, { 0x20, 4 },		/* half, float */
+	{0x01, 1}, {0x02, 2}, {0x03, 4}, /* unsigned 8, 16, 32 */
+	{0x08, 1}, {0x09, 2}, {0x0a, 4}, /* signed */
+	{0x10, 2}, {0x20, 4},            /* half, float */
 };
 
 static uint32_t format_bytes(int format)
@@ -25,8 +25,7 @@ static CUresult array_new(const CUDA_ARRAY_DESCRIPTOR *shape, struct ogf_array *
 	size_t row_bytes, size_bytes;
 	struct ogf_array *array;
 
-	if (__builtin_mul_overflow(shape->width, (size_t)format_bytes(shape->format) * shape->channels,
-				   &row_bytes) ||
+	if (__builtin_mul_overflow(shape->width, (size_t)format_bytes(shape->format) * shape->channels, &row_bytes) ||
 	    __builtin_mul_overflow(row_bytes, height, &size_bytes) || !size_bytes)
 		return CUDA_ERROR_INVALID_VALUE;
 	array = ogf_handle_new(OGF_ARRAY, sizeof(*array));
@@ -83,33 +82,29 @@ static struct ogf_region array_region(CUarray array, size_t offset_bytes)
 	return region;
 }
 
-OGF_ENTRY(cuArrayCreate_v2, (CUarray *ret, const CUDA_ARRAY_DESCRIPTOR *shape), create(ret, shape))
+OGF_ENTRY(cuArrayCreate_v2, (CUarray * ret, const CUDA_ARRAY_DESCRIPTOR *shape), create(ret, shape))
 OGF_ENTRY(cuArrayDestroy, (CUarray array), destroy(array))
-OGF_ENTRY_TWICE(cuMemcpyHtoA_v2, cuMemcpyHtoA_v2_ptds,
-		(CUarray to, size_t offset, const void *from, size_t size_bytes),
-		ogf_transfer_line(call.begin_ns, array_region(to, offset), ogf_host_region(from),
-				  size_bytes, false, NULL, which))
+OGF_ENTRY_TWICE(cuMemcpyHtoA_v2, cuMemcpyHtoA_v2_ptds, (CUarray to, size_t offset, const void *from, size_t size_bytes),
+		ogf_transfer_line(call.begin_ns, array_region(to, offset), ogf_host_region(from), size_bytes, false,
+				  NULL, which))
 OGF_ENTRY_TWICE(cuMemcpyHtoAAsync_v2, cuMemcpyHtoAAsync_v2_ptsz,
 		(CUarray to, size_t offset, const void *from, size_t size_bytes, CUstream stream),
-		ogf_transfer_line(call.begin_ns, array_region(to, offset), ogf_host_region(from),
-				  size_bytes, true, stream, which))
-OGF_ENTRY_TWICE(cuMemcpyAtoH_v2, cuMemcpyAtoH_v2_ptds,
-		(void *to, CUarray from, size_t offset, size_t size_bytes),
-		ogf_transfer_line(call.begin_ns, ogf_host_region(to), array_region(from, offset),
-				  size_bytes, false, NULL, which))
+		ogf_transfer_line(call.begin_ns, array_region(to, offset), ogf_host_region(from), size_bytes, true,
+				  stream, which))
+OGF_ENTRY_TWICE(cuMemcpyAtoH_v2, cuMemcpyAtoH_v2_ptds, (void *to, CUarray from, size_t offset, size_t size_bytes),
+		ogf_transfer_line(call.begin_ns, ogf_host_region(to), array_region(from, offset), size_bytes, false,
+				  NULL, which))
 OGF_ENTRY_TWICE(cuMemcpyAtoHAsync_v2, cuMemcpyAtoHAsync_v2_ptsz,
 		(void *to, CUarray from, size_t offset, size_t size_bytes, CUstream stream),
-		ogf_transfer_line(call.begin_ns, ogf_host_region(to), array_region(from, offset),
-				  size_bytes, true, stream, which))
-OGF_ENTRY_TWICE(cuMemcpyDtoA_v2, cuMemcpyDtoA_v2_ptds,
-		(CUarray to, size_t offset, CUdeviceptr from, size_t size_bytes),
-		ogf_transfer_line(call.begin_ns, array_region(to, offset), ogf_device_region(from),
-				  size_bytes, false, NULL, which))
-OGF_ENTRY_TWICE(cuMemcpyAtoD_v2, cuMemcpyAtoD_v2_ptds,
-		(CUdeviceptr to, CUarray from, size_t offset, size_t size_bytes),
-		ogf_transfer_line(call.begin_ns, ogf_device_region(to), array_region(from, offset),
-				  size_bytes, false, NULL, which))
+		ogf_transfer_line(call.begin_ns, ogf_host_region(to), array_region(from, offset), size_bytes, true,
+				  stream, which))
+OGF_ENTRY_TWICE(cuMemcpyDtoA_v2, cuMemcpyDtoA_v2_ptds, (CUarray to, size_t offset, CUdeviceptr from, size_t size_bytes),
+		ogf_transfer_line(call.begin_ns, array_region(to, offset), ogf_device_region(from), size_bytes, false,
+				  NULL, which))
+OGF_ENTRY_TWICE(cuMemcpyAtoD_v2, cuMemcpyAtoD_v2_ptds, (CUdeviceptr to, CUarray from, size_t offset, size_t size_bytes),
+		ogf_transfer_line(call.begin_ns, ogf_device_region(to), array_region(from, offset), size_bytes, false,
+				  NULL, which))
 OGF_ENTRY_TWICE(cuMemcpyAtoA_v2, cuMemcpyAtoA_v2_ptds,
 		(CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t size_bytes),
-		ogf_transfer_line(call.begin_ns, array_region(to, to_offset),
-				  array_region(from, from_offset), size_bytes, false, NULL, which))
+		ogf_transfer_line(call.begin_ns, array_region(to, to_offset), array_region(from, from_offset),
+				  size_bytes, false, NULL, which))

@@ -16,10 +16,9 @@ enum {
 };
 
 #define DEFAULT_COPY_BYTES_PER_NS 10.0
-#define MAX_KERNEL_NS 3600000000000ULL	/* an hour: longer is a mistake in the unit */
+#define MAX_KERNEL_NS             3600000000000ULL /* an hour: longer is a mistake in the unit */
 
-static int read_whole(const char *name, uint64_t fallback, uint64_t low, uint64_t high,
-		      uint64_t *ret)
+static int read_whole(const char *name, uint64_t fallback, uint64_t low, uint64_t high, uint64_t *ret)
 {
 	const char *text = getenv(name);
 	char *end;
@@ -30,8 +29,8 @@ static int read_whole(const char *name, uint64_t fallback, uint64_t low, uint64_
 	errno = 0;
 	*ret = strtoull(text, &end, 10);
 	if (errno || *end || *text == '-' || *ret < low || *ret > high) {
-		ogf_set_error("%s=%.40s: want a whole number from %llu to %llu", name, text,
-			      (unsigned long long)low, (unsigned long long)high);
+		ogf_set_error("%s=%.40s: want a whole number from %llu to %llu", name, text, (unsigned long long)low,
+			      (unsigned long long)high);
 		return -EINVAL;
 	}
 	return 0;
@@ -88,10 +87,8 @@ int ogf_config_read(struct ogf_config *ret)
 
 	if (read_whole("FAKE_CUDA_KERNEL_NS", DEFAULT_KERNEL_NS, 0, MAX_KERNEL_NS, &ret->kernel_ns) ||
 	    read_whole("FAKE_CUDA_DEVICES", 1, 0, MAX_DEVICES, &devices) ||
-	    read_rate("FAKE_CUDA_COPY_BYTES_PER_NS", DEFAULT_COPY_BYTES_PER_NS,
-		      &ret->copy_bytes_per_ns) ||
-	    read_wait_mode("FAKE_CUDA_WAIT", &ret->spin) ||
-	    read_log_path("FAKE_CUDA_LOG", &ret->log_path))
+	    read_rate("FAKE_CUDA_COPY_BYTES_PER_NS", DEFAULT_COPY_BYTES_PER_NS, &ret->copy_bytes_per_ns) ||
+	    read_wait_mode("FAKE_CUDA_WAIT", &ret->spin) || read_log_path("FAKE_CUDA_LOG", &ret->log_path))
 		return -EINVAL;
 	ret->device_count = (int)devices;
 	return 0;

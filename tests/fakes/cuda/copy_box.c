@@ -46,8 +46,7 @@ static CUresult region_of(const struct side *side, struct ogf_region *ret)
 }
 
 static CUresult copy_box(uint64_t begin_ns, const struct side *to, const struct side *from,
-			 struct ogf_transfer *transfer, CUstream stream,
-			 enum ogf_default_stream which)
+			 struct ogf_transfer *transfer, CUstream stream, enum ogf_default_stream which)
 {
 	CUresult result;
 
@@ -61,50 +60,50 @@ static CUresult copy_box(uint64_t begin_ns, const struct side *to, const struct 
 	return ogf_transfer(begin_ns, transfer, stream, which);
 }
 
-static CUresult copy_2d(uint64_t begin_ns, const CUDA_MEMCPY2D *copy, bool is_async,
-			CUstream stream, enum ogf_default_stream which)
+static CUresult copy_2d(uint64_t begin_ns, const CUDA_MEMCPY2D *copy, bool is_async, CUstream stream,
+			enum ogf_default_stream which)
 {
-	struct ogf_transfer transfer = { .depth = 1, .is_async = is_async };
+	struct ogf_transfer transfer = {.depth = 1, .is_async = is_async};
 
 	if (!copy)
 		return CUDA_ERROR_INVALID_VALUE;
 	transfer.width_bytes = copy->width_bytes;
 	transfer.height = copy->height;
 	return copy_box(begin_ns,
-			&(struct side){ .x_bytes = copy->to.x_bytes,
-					.y = copy->to.y,
-					.type = copy->to.type,
-					.host = copy->to.host,
-					.device = copy->to.device,
-					.array = copy->to.array,
-					.pitch_bytes = copy->to.pitch_bytes },
-			&(struct side){ .x_bytes = copy->from.x_bytes,
-					.y = copy->from.y,
-					.type = copy->from.type,
-					.host = copy->from.host,
-					.device = copy->from.device,
-					.array = copy->from.array,
-					.pitch_bytes = copy->from.pitch_bytes },
+			&(struct side){.x_bytes = copy->to.x_bytes,
+				       .y = copy->to.y,
+				       .type = copy->to.type,
+				       .host = copy->to.host,
+				       .device = copy->to.device,
+				       .array = copy->to.array,
+				       .pitch_bytes = copy->to.pitch_bytes},
+			&(struct side){.x_bytes = copy->from.x_bytes,
+				       .y = copy->from.y,
+				       .type = copy->from.type,
+				       .host = copy->from.host,
+				       .device = copy->from.device,
+				       .array = copy->from.array,
+				       .pitch_bytes = copy->from.pitch_bytes},
 			&transfer, stream, which);
 }
 
 static struct side side_of_box(const struct ogf_memcpy3d_side *side)
 {
-	return (struct side){ .x_bytes = side->x_bytes,
-			      .y = side->y,
-			      .z = side->z,
-			      .type = side->type,
-			      .host = side->host,
-			      .device = side->device,
-			      .array = side->array,
-			      .pitch_bytes = side->pitch_bytes,
-			      .height = side->height };
+	return (struct side){.x_bytes = side->x_bytes,
+			     .y = side->y,
+			     .z = side->z,
+			     .type = side->type,
+			     .host = side->host,
+			     .device = side->device,
+			     .array = side->array,
+			     .pitch_bytes = side->pitch_bytes,
+			     .height = side->height};
 }
 
-static CUresult copy_3d(uint64_t begin_ns, const CUDA_MEMCPY3D *copy, bool is_async,
-			CUstream stream, enum ogf_default_stream which)
+static CUresult copy_3d(uint64_t begin_ns, const CUDA_MEMCPY3D *copy, bool is_async, CUstream stream,
+			enum ogf_default_stream which)
 {
-	struct ogf_transfer transfer = { .is_async = is_async };
+	struct ogf_transfer transfer = {.is_async = is_async};
 	struct side to, from;
 
 	if (!copy)
@@ -121,16 +120,13 @@ OGF_ENTRY_TWICE(cuMemcpy2D_v2, cuMemcpy2D_v2_ptds, (const CUDA_MEMCPY2D *copy),
 		copy_2d(call.begin_ns, copy, false, NULL, which))
 OGF_ENTRY_TWICE(cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds, (const CUDA_MEMCPY2D *copy),
 		copy_2d(call.begin_ns, copy, false, NULL, which))
-OGF_ENTRY_TWICE(cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz,
-		(const CUDA_MEMCPY2D *copy, CUstream stream),
+OGF_ENTRY_TWICE(cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz, (const CUDA_MEMCPY2D *copy, CUstream stream),
 		copy_2d(call.begin_ns, copy, true, stream, which))
 OGF_ENTRY_TWICE(cuMemcpy3D_v2, cuMemcpy3D_v2_ptds, (const CUDA_MEMCPY3D *copy),
 		copy_3d(call.begin_ns, copy, false, NULL, which))
-OGF_ENTRY_TWICE(cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz,
-		(const CUDA_MEMCPY3D *copy, CUstream stream),
+OGF_ENTRY_TWICE(cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz, (const CUDA_MEMCPY3D *copy, CUstream stream),
 		copy_3d(call.begin_ns, copy, true, stream, which))
 OGF_ENTRY_TWICE(cuMemcpy3DPeer, cuMemcpy3DPeer_ptds, (const CUDA_MEMCPY3D *copy),
 		copy_3d(call.begin_ns, copy, false, NULL, which))
-OGF_ENTRY_TWICE(cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz,
-		(const CUDA_MEMCPY3D *copy, CUstream stream),
+OGF_ENTRY_TWICE(cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz, (const CUDA_MEMCPY3D *copy, CUstream stream),
 		copy_3d(call.begin_ns, copy, true, stream, which))

@@ -60,15 +60,14 @@ void ogf_unlock(void)
 
 struct ogf_call ogf_call_begin(enum ogf_api api)
 {
-	return (struct ogf_call){ .api = api, .begin_ns = ogf_now_ns() };
+	return (struct ogf_call){.api = api, .begin_ns = ogf_now_ns()};
 }
 
 /* Failed calls count too: a probe on the function sees them as well. */
 CUresult ogf_call_end(const struct ogf_call *call, CUresult result)
 {
 	atomic_fetch_add_explicit(&call_counts[call->api], 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&call_ns[call->api], ogf_now_ns() - call->begin_ns,
-				  memory_order_relaxed);
+	atomic_fetch_add_explicit(&call_ns[call->api], ogf_now_ns() - call->begin_ns, memory_order_relaxed);
 	return result;
 }
 
@@ -161,10 +160,9 @@ __attribute__((destructor)) static void write_log(void)
 		const unsigned long long ns = atomic_load(&call_ns[api]);
 
 		if (count)
-			used += (size_t)snprintf(
-				text + used, sizeof(text) - used,
-				"{\"pid\": %d, \"api\": \"%s\", \"count\": %llu, \"ns\": %llu}\n",
-				(int)getpid(), api_names[api], count, ns);
+			used += (size_t)snprintf(text + used, sizeof(text) - used,
+						 "{\"pid\": %d, \"api\": \"%s\", \"count\": %llu, \"ns\": %llu}\n",
+						 (int)getpid(), api_names[api], count, ns);
 	}
 	fd = open(ogf_state.config.log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
 	if (fd < 0)

@@ -46,8 +46,7 @@ static CUresult destroy(CUevent event)
 	return result;
 }
 
-static CUresult record(uint64_t now_ns, CUevent event, CUstream handle,
-		       enum ogf_default_stream which)
+static CUresult record(uint64_t now_ns, CUevent event, CUstream handle, enum ogf_default_stream which)
 {
 	struct ogf_stream *stream;
 	CUresult result;
@@ -89,8 +88,7 @@ static CUresult synchronize(uint64_t begin_ns, CUevent event)
 	result = check(event);
 	if (result == CUDA_SUCCESS) {
 		until_ns = event->time_ns;
-		spin = !(event->flags & CU_EVENT_BLOCKING_SYNC) &&
-		       ogf_waits_by_spinning(event->context);
+		spin = !(event->flags & CU_EVENT_BLOCKING_SYNC) && ogf_waits_by_spinning(event->context);
 	}
 	ogf_unlock();
 	if (result == CUDA_SUCCESS)
@@ -139,7 +137,7 @@ static CUresult elapsed(uint64_t now_ns, float *ret_ms, CUevent begin, CUevent e
 	return result;
 }
 
-OGF_ENTRY(cuEventCreate, (CUevent *ret, unsigned int flags), create(ret, flags))
+OGF_ENTRY(cuEventCreate, (CUevent * ret, unsigned int flags), create(ret, flags))
 OGF_ENTRY(cuEventDestroy_v2, (CUevent event), destroy(event))
 OGF_ENTRY_TWICE(cuEventRecord, cuEventRecord_ptsz, (CUevent event, CUstream stream),
 		record(call.begin_ns, event, stream, which))
@@ -148,8 +146,7 @@ OGF_ENTRY_TWICE(cuEventRecordWithFlags, cuEventRecordWithFlags_ptsz,
 		((void)flags, record(call.begin_ns, event, stream, which)))
 OGF_ENTRY(cuEventSynchronize, (CUevent event), synchronize(call.begin_ns, event))
 OGF_ENTRY(cuEventQuery, (CUevent event), query(call.begin_ns, event))
-OGF_ENTRY(cuEventElapsedTime, (float *ret_ms, CUevent begin, CUevent end),
-	  elapsed(call.begin_ns, ret_ms, begin, end))
+OGF_ENTRY(cuEventElapsedTime, (float *ret_ms, CUevent begin, CUevent end), elapsed(call.begin_ns, ret_ms, begin, end))
 OGF_ENTRY(cuEventElapsedTime_v2, (float *ret_ms, CUevent begin, CUevent end),
 	  elapsed(call.begin_ns, ret_ms, begin, end))
 

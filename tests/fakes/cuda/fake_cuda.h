@@ -6,21 +6,21 @@
 #include <stdint.h>
 
 struct fake_cuda_counters {
-	uint64_t launches;	/* kernel launch calls that succeeded, captured ones excluded */
+	uint64_t launches; /* kernel launch calls that succeeded, captured ones excluded */
 	uint64_t graph_launches;
 	uint64_t copies;
 	uint64_t copy_bytes;
 	uint64_t sets;
-	uint64_t waits;		/* calls that wait for the device, also when it is idle already */
-	uint64_t wait_ns;	/* time inside those calls, entry to return */
-	uint64_t graph_kernels;	/* kernels run by graph launches */
-	uint64_t kernel_ns;	/* device time of all kernels */
-	uint64_t copy_ns;	/* device time of all copies and sets */
+	uint64_t waits;         /* calls that wait for the device, also when it is idle already */
+	uint64_t wait_ns;       /* time inside those calls, entry to return */
+	uint64_t graph_kernels; /* kernels run by graph launches */
+	uint64_t kernel_ns;     /* device time of all kernels */
+	uint64_t copy_ns;       /* device time of all copies and sets */
 };
 
 enum fake_cuda_wait_mode {
-	FAKE_CUDA_WAIT_BLOCK = 0,	/* off the CPU until the work has ended */
-	FAKE_CUDA_WAIT_SPIN = 1,	/* on the CPU, as the real driver does by default */
+	FAKE_CUDA_WAIT_BLOCK = 0, /* off the CPU until the work has ended */
+	FAKE_CUDA_WAIT_SPIN = 1,  /* on the CPU, as the real driver does by default */
 };
 
 /* Duration of every later run of the kernel with this name. */

@@ -133,8 +133,7 @@ static CUresult add_kernel(CUgraphNode *ret, CUgraph graph, const CUDA_KERNEL_NO
 	    (!ogf_handle_is(function, OGF_FUNCTION) && !ogf_handle_is(function, OGF_KERNEL))) {
 		result = CUDA_ERROR_INVALID_HANDLE;
 	} else {
-		*ret = ogf_graph_add(graph, &(struct ogf_graph_node){ .kind = OGF_NODE_KERNEL,
-								      .name = function->name });
+		*ret = ogf_graph_add(graph, &(struct ogf_graph_node){.kind = OGF_NODE_KERNEL, .name = function->name});
 		if (!*ret)
 			result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -190,8 +189,7 @@ static uint64_t run_node(const struct ogf_graph_node *node)
 	return duration_ns;
 }
 
-static CUresult launch(uint64_t now_ns, CUgraphExec exec, CUstream handle,
-		       enum ogf_default_stream which)
+static CUresult launch(uint64_t now_ns, CUgraphExec exec, CUstream handle, enum ogf_default_stream which)
 {
 	struct ogf_stream *stream;
 	uint64_t duration_ns = 0;
@@ -219,13 +217,13 @@ OGF_ENTRY_TWICE(cuStreamEndCapture, cuStreamEndCapture_ptsz, (CUstream stream, C
 		capture_end(stream, ret, which))
 OGF_ENTRY_TWICE(cuStreamIsCapturing, cuStreamIsCapturing_ptsz, (CUstream stream, int *ret),
 		is_capturing(stream, ret, which))
-OGF_ENTRY(cuGraphCreate, (CUgraph *ret, unsigned int flags), create(ret, flags))
+OGF_ENTRY(cuGraphCreate, (CUgraph * ret, unsigned int flags), create(ret, flags))
 OGF_ENTRY(cuGraphDestroy, (CUgraph graph), destroy(graph, OGF_GRAPH))
 OGF_ENTRY(cuGraphAddKernelNode_v2,
-	  (CUgraphNode *ret, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+	  (CUgraphNode * ret, CUgraph graph, const CUgraphNode *dependencies, size_t count,
 	   const CUDA_KERNEL_NODE_PARAMS_v2 *node),
 	  ((void)dependencies, (void)count, add_kernel(ret, graph, node)))
-OGF_ENTRY(cuGraphInstantiateWithFlags, (CUgraphExec *ret, CUgraph graph, unsigned long long flags),
+OGF_ENTRY(cuGraphInstantiateWithFlags, (CUgraphExec * ret, CUgraph graph, unsigned long long flags),
 	  ((void)flags, instantiate(ret, graph)))
 OGF_ENTRY(cuGraphExecDestroy, (CUgraphExec exec), destroy(exec, OGF_GRAPH_EXEC))
 OGF_ENTRY_TWICE(cuGraphLaunch, cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream stream),

@@ -8,7 +8,7 @@
 
 #include "internal.h"
 
-#define OGF_MARK 0x6f676600u	/* a value that ordinary data is unlikely to start with */
+#define OGF_MARK 0x6f676600u /* a value that ordinary data is unlikely to start with */
 
 static struct ogf_handle *free_lists[OGF_HANDLE_KINDS];
 
@@ -41,8 +41,8 @@ bool ogf_handle_is(const void *pointer, enum ogf_handle_kind kind)
 {
 	const struct ogf_handle *handle = pointer;
 
-	return handle && (uintptr_t)pointer % _Alignof(struct ogf_handle) == 0 &&
-	       handle->mark == (OGF_MARK | kind) && handle->generation == ogf_state.generation;
+	return handle && (uintptr_t)pointer % _Alignof(struct ogf_handle) == 0 && handle->mark == (OGF_MARK | kind) &&
+	       handle->generation == ogf_state.generation;
 }
 
 void ogf_handles_reset(void)

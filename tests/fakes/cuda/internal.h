@@ -19,7 +19,7 @@
 #include "apis.h"
 #include "fake_cuda.h"
 
-#define OGF_EXPORT __attribute__((visibility("default")))
+#define OGF_EXPORT    __attribute__((visibility("default")))
 #define OGF_ALIAS(of) OGF_EXPORT __attribute__((alias(#of)))
 
 enum ogf_handle_kind {
@@ -38,8 +38,8 @@ enum ogf_handle_kind {
 
 /* First member of every object behind a handle; the memory is recycled, never unmapped. */
 struct ogf_handle {
-	uint32_t mark;		/* OGF_MARK | kind while alive */
-	uint32_t generation;	/* of the process that made it; a forked child must not use it */
+	uint32_t mark;       /* OGF_MARK | kind while alive */
+	uint32_t generation; /* of the process that made it; a forked child must not use it */
 	struct ogf_handle *next_free;
 };
 
@@ -47,12 +47,12 @@ struct ogf_stream {
 	struct ogf_handle handle;
 	struct ogf_context *context;
 	struct ogf_graph *capture;
-	struct ogf_stream *next;	/* in the context, for capture */
+	struct ogf_stream *next; /* in the context, for capture */
 	struct ogf_stream *next_of_thread;
-	const void *owner;		/* the thread of a per-thread default stream, else NULL */
+	const void *owner; /* the thread of a per-thread default stream, else NULL */
 	unsigned int flags;
 	bool legacy;
-	uint64_t tail_ns;		/* when the last submitted operation ends */
+	uint64_t tail_ns; /* when the last submitted operation ends */
 };
 
 struct ogf_context {
@@ -61,22 +61,22 @@ struct ogf_context {
 	unsigned int flags;
 	struct ogf_stream *legacy;
 	struct ogf_stream *streams;
-	uint64_t tail_ns;		/* of all streams */
-	uint64_t blocking_tail_ns;	/* of the streams that the legacy stream orders with */
+	uint64_t tail_ns;          /* of all streams */
+	uint64_t blocking_tail_ns; /* of the streams that the legacy stream orders with */
 };
 
 struct ogf_event {
 	struct ogf_handle handle;
 	struct ogf_context *context;
-	struct ogf_graph *capture;	/* recorded while this graph was being captured */
+	struct ogf_graph *capture; /* recorded while this graph was being captured */
 	unsigned int flags;
-	uint64_t time_ns;		/* 0: never recorded */
+	uint64_t time_ns; /* 0: never recorded */
 };
 
 /* Names are interned: one entry a name, alive until exit. */
 struct ogf_name {
 	struct ogf_name *next;
-	_Atomic uint64_t duration_ns;	/* OGF_DURATION_DEFAULT: the configured default */
+	_Atomic uint64_t duration_ns; /* OGF_DURATION_DEFAULT: the configured default */
 	char text[];
 };
 
@@ -144,7 +144,7 @@ struct ogf_graph {
 	struct ogf_handle handle;
 	struct ogf_graph_node *nodes;
 	struct ogf_graph_node **last;
-	struct ogf_stream *origin;	/* the stream being captured, NULL otherwise */
+	struct ogf_stream *origin; /* the stream being captured, NULL otherwise */
 	uint64_t node_count;
 };
 
@@ -159,7 +159,7 @@ struct ogf_config {
 struct ogf_state {
 	pthread_mutex_t lock;
 	uint32_t generation;
-	atomic_bool initialised;	/* config.device_count is fixed from here on */
+	atomic_bool initialised; /* config.device_count is fixed from here on */
 	struct ogf_config config;
 	struct fake_cuda_counters counters;
 };
@@ -199,8 +199,7 @@ void ogf_contexts_reset(void);
 /* stream.c: called with the lock held, except ogf_wait */
 enum ogf_default_stream { OGF_LEGACY, OGF_PER_THREAD };
 
-CUresult ogf_stream_resolve(CUstream handle, enum ogf_default_stream which,
-			    struct ogf_stream **ret);
+CUresult ogf_stream_resolve(CUstream handle, enum ogf_default_stream which, struct ogf_stream **ret);
 struct ogf_stream *ogf_stream_new(struct ogf_context *context, unsigned int flags);
 void ogf_stream_free(struct ogf_stream *stream);
 uint64_t ogf_stream_submit(struct ogf_stream *stream, uint64_t earliest_ns, uint64_t duration_ns);
@@ -237,32 +236,32 @@ uint64_t ogf_transfer_ns(const struct ogf_transfer *transfer);
 void ogf_transfer_move(const struct ogf_transfer *transfer);
 
 /* An exported entry point: counted, timed, with a frame of its own. */
-#define OGF_ENTRY(name, parameters, body)					\
-	OGF_EXPORT CUresult name parameters;					\
-	OGF_EXPORT CUresult name parameters					\
-	{									\
-		const struct ogf_call call = ogf_call_begin(OGF_API_##name);	\
-										\
-		return ogf_call_end(&call, body);				\
+#define OGF_ENTRY(name, parameters, body)                                                                              \
+	OGF_EXPORT CUresult name parameters;                                                                           \
+	OGF_EXPORT CUresult name parameters                                                                            \
+	{                                                                                                              \
+		const struct ogf_call call = ogf_call_begin(OGF_API_##name);                                           \
+                                                                                                                       \
+		return ogf_call_end(&call, body);                                                                      \
 	}
 
 /* The same with its twin for the per-thread default stream; body may use `which`. */
-#define OGF_ENTRY_TWICE(name, twin, parameters, body)				\
-	OGF_EXPORT CUresult name parameters;					\
-	OGF_EXPORT CUresult name parameters					\
-	{									\
-		const struct ogf_call call = ogf_call_begin(OGF_API_##name);	\
-		const enum ogf_default_stream which = OGF_LEGACY;		\
-										\
-		return ogf_call_end(&call, body);				\
-	}									\
-	OGF_EXPORT CUresult twin parameters;					\
-	OGF_EXPORT CUresult twin parameters					\
-	{									\
-		const struct ogf_call call = ogf_call_begin(OGF_API_##twin);	\
-		const enum ogf_default_stream which = OGF_PER_THREAD;		\
-										\
-		return ogf_call_end(&call, body);				\
+#define OGF_ENTRY_TWICE(name, twin, parameters, body)                                                                  \
+	OGF_EXPORT CUresult name parameters;                                                                           \
+	OGF_EXPORT CUresult name parameters                                                                            \
+	{                                                                                                              \
+		const struct ogf_call call = ogf_call_begin(OGF_API_##name);                                           \
+		const enum ogf_default_stream which = OGF_LEGACY;                                                      \
+                                                                                                                       \
+		return ogf_call_end(&call, body);                                                                      \
+	}                                                                                                              \
+	OGF_EXPORT CUresult twin parameters;                                                                           \
+	OGF_EXPORT CUresult twin parameters                                                                            \
+	{                                                                                                              \
+		const struct ogf_call call = ogf_call_begin(OGF_API_##twin);                                           \
+		const enum ogf_default_stream which = OGF_PER_THREAD;                                                  \
+                                                                                                                       \
+		return ogf_call_end(&call, body);                                                                      \
 	}
 
 #endif

@@ -95,8 +95,7 @@ static CUresult module_unload(struct ogf_module *module, enum ogf_handle_kind ki
 }
 
 /* The same module and name give the same handle, as with the real driver. */
-static struct ogf_function *find_or_add(struct ogf_module *module, enum ogf_handle_kind kind,
-					struct ogf_name *name)
+static struct ogf_function *find_or_add(struct ogf_module *module, enum ogf_handle_kind kind, struct ogf_name *name)
 {
 	struct ogf_function **list = kind == OGF_KERNEL ? &module->kernels : &module->functions;
 	struct ogf_function *function;
@@ -178,15 +177,13 @@ static uint64_t take_duration_ns(const struct ogf_name *name)
 	return own_ns == NO_DURATION ? ogf_name_duration_ns(name) : own_ns;
 }
 
-static CUresult submit_kernel(uint64_t now_ns, struct ogf_function *function,
-			      struct ogf_stream *stream)
+static CUresult submit_kernel(uint64_t now_ns, struct ogf_function *function, struct ogf_stream *stream)
 {
-	const struct ogf_graph_node node = { .kind = OGF_NODE_KERNEL, .name = function->name };
+	const struct ogf_graph_node node = {.kind = OGF_NODE_KERNEL, .name = function->name};
 	uint64_t duration_ns;
 
 	if (stream->capture)
-		return ogf_graph_add(stream->capture, &node) ? CUDA_SUCCESS :
-							       CUDA_ERROR_OUT_OF_MEMORY;
+		return ogf_graph_add(stream->capture, &node) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 	duration_ns = take_duration_ns(function->name);
 	ogf_stream_submit(stream, now_ns, duration_ns);
 	ogf_state.counters.launches++;
@@ -202,8 +199,7 @@ static CUresult launch(uint64_t now_ns, CUfunction function, bool shape_is_valid
 
 	ogf_lock();
 	result = ogf_stream_resolve(handle, which, &stream);
-	if (result == CUDA_SUCCESS && !ogf_handle_is(function, OGF_FUNCTION) &&
-	    !ogf_handle_is(function, OGF_KERNEL))
+	if (result == CUDA_SUCCESS && !ogf_handle_is(function, OGF_FUNCTION) && !ogf_handle_is(function, OGF_KERNEL))
 		result = CUDA_ERROR_INVALID_HANDLE;
 	if (result == CUDA_SUCCESS && !shape_is_valid)
 		result = CUDA_ERROR_INVALID_VALUE;
@@ -219,45 +215,41 @@ static CUresult launch_ex(uint64_t now_ns, const CUlaunchConfig *config, CUfunct
 	if (!config)
 		return CUDA_ERROR_INVALID_VALUE;
 	return launch(now_ns, function,
-		      config->grid_x && config->grid_y && config->grid_z && config->block_x &&
-			      config->block_y && config->block_z,
+		      config->grid_x && config->grid_y && config->grid_z && config->block_x && config->block_y &&
+			      config->block_z,
 		      config->stream, which);
 }
 
-OGF_ENTRY(cuModuleLoadData, (CUmodule *ret, const void *image), module_load(ret, image, OGF_MODULE))
+OGF_ENTRY(cuModuleLoadData, (CUmodule * ret, const void *image), module_load(ret, image, OGF_MODULE))
 OGF_ENTRY(cuModuleUnload, (CUmodule module), module_unload(module, OGF_MODULE))
-OGF_ENTRY(cuModuleGetFunction, (CUfunction *ret, CUmodule module, const char *name),
+OGF_ENTRY(cuModuleGetFunction, (CUfunction * ret, CUmodule module, const char *name),
 	  get_by_name(ret, module, name, OGF_MODULE, OGF_FUNCTION))
-OGF_ENTRY(cuFuncGetName, (const char **ret, CUfunction function),
-	  name_of(ret, function, OGF_FUNCTION))
+OGF_ENTRY(cuFuncGetName, (const char **ret, CUfunction function), name_of(ret, function, OGF_FUNCTION))
 OGF_ENTRY(cuLibraryLoadData,
-	  (CUlibrary *ret, const void *image, const void *jit_options, const void *jit_values,
-	   unsigned int jit_count, const void *options, const void *values, unsigned int count),
-	  ((void)jit_options, (void)jit_values, (void)jit_count, (void)options, (void)values,
-	   (void)count, module_load(ret, image, OGF_LIBRARY)))
+	  (CUlibrary * ret, const void *image, const void *jit_options, const void *jit_values, unsigned int jit_count,
+	   const void *options, const void *values, unsigned int count),
+	  ((void)jit_options, (void)jit_values, (void)jit_count, (void)options, (void)values, (void)count,
+	   module_load(ret, image, OGF_LIBRARY)))
 OGF_ENTRY(cuLibraryUnload, (CUlibrary library), module_unload(library, OGF_LIBRARY))
-OGF_ENTRY(cuLibraryGetKernel, (CUkernel *ret, CUlibrary library, const char *name),
+OGF_ENTRY(cuLibraryGetKernel, (CUkernel * ret, CUlibrary library, const char *name),
 	  get_by_name(ret, library, name, OGF_LIBRARY, OGF_KERNEL))
-OGF_ENTRY(cuKernelGetFunction, (CUfunction *ret, CUkernel kernel), kernel_function(ret, kernel))
+OGF_ENTRY(cuKernelGetFunction, (CUfunction * ret, CUkernel kernel), kernel_function(ret, kernel))
 OGF_ENTRY(cuKernelGetName, (const char **ret, CUkernel kernel), name_of(ret, kernel, OGF_KERNEL))
 
-#define LAUNCH_PARAMETERS \
-	(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, \
-	 unsigned int block_x, unsigned int block_y, unsigned int block_z, \
-	 unsigned int shared_bytes, CUstream stream, void **parameters, void **extra)
-#define COOPERATIVE_PARAMETERS \
-	(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, \
-	 unsigned int block_x, unsigned int block_y, unsigned int block_z, \
-	 unsigned int shared_bytes, CUstream stream, void **parameters)
+#define LAUNCH_PARAMETERS                                                                                              \
+	(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,     \
+	 unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **parameters,    \
+	 void **extra)
+#define COOPERATIVE_PARAMETERS                                                                                         \
+	(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,     \
+	 unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **parameters)
 #define SHAPE_IS_VALID (grid_x && grid_y && grid_z && block_x && block_y && block_z)
 
 OGF_ENTRY_TWICE(cuLaunchKernel, cuLaunchKernel_ptsz, LAUNCH_PARAMETERS,
 		((void)shared_bytes, (void)parameters, (void)extra,
 		 launch(call.begin_ns, function, SHAPE_IS_VALID, stream, which)))
 OGF_ENTRY_TWICE(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz, COOPERATIVE_PARAMETERS,
-		((void)shared_bytes, (void)parameters,
-		 launch(call.begin_ns, function, SHAPE_IS_VALID, stream, which)))
+		((void)shared_bytes, (void)parameters, launch(call.begin_ns, function, SHAPE_IS_VALID, stream, which)))
 OGF_ENTRY_TWICE(cuLaunchKernelEx, cuLaunchKernelEx_ptsz,
 		(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra),
-		((void)parameters, (void)extra,
-		 launch_ex(call.begin_ns, config, function, which)))
+		((void)parameters, (void)extra, launch_ex(call.begin_ns, config, function, which)))

@@ -55,7 +55,7 @@ void *ogf_memory_new(uint64_t size_bytes, enum ogf_memory_kind kind)
 		return NULL;
 	}
 	if (kind == OGF_PINNED_MEMORY)
-		memset(bytes, 0, size_bytes);	/* pinned pages are present from the start */
+		memset(bytes, 0, size_bytes); /* pinned pages are present from the start */
 	*entry = (struct allocation){
 		.next = allocations,
 		.kind = kind,
@@ -149,9 +149,8 @@ static CUresult release(uint64_t begin_ns, void *address, enum ogf_memory_kind k
 	return result;
 }
 
-OGF_ENTRY(cuMemAlloc_v2, (CUdeviceptr *ret, size_t size_bytes), allocate_device(ret, size_bytes))
-OGF_ENTRY(cuMemFree_v2, (CUdeviceptr address),
-	  release(call.begin_ns, (void *)(uintptr_t)address, OGF_DEVICE_MEMORY))
+OGF_ENTRY(cuMemAlloc_v2, (CUdeviceptr * ret, size_t size_bytes), allocate_device(ret, size_bytes))
+OGF_ENTRY(cuMemFree_v2, (CUdeviceptr address), release(call.begin_ns, (void *)(uintptr_t)address, OGF_DEVICE_MEMORY))
 OGF_ENTRY(cuMemHostAlloc, (void **ret, size_t size_bytes, unsigned int flags),
 	  ((void)flags, allocate(ret, size_bytes, OGF_PINNED_MEMORY)))
 OGF_ENTRY(cuMemFreeHost, (void *address), release(call.begin_ns, address, OGF_PINNED_MEMORY))

@@ -12,14 +12,9 @@ static const struct {
 	const char *base;
 	int since;
 } versioned[] = {
-	{ "cuCtxSynchronize", 13000 },
-	{ "cuEventElapsedTime", 12080 },
-	{ "cuGetProcAddress", 12000 },
-	{ "cuGraphAddKernelNode", 12000 },
-	{ "cuDeviceGetUuid", 11040 },
-	{ "cuDevicePrimaryCtxRelease", 11000 },
-	{ "cuDevicePrimaryCtxSetFlags", 11000 },
-	{ "cuStreamBeginCapture", 10010 },
+	{"cuCtxSynchronize", 13000},           {"cuEventElapsedTime", 12080},   {"cuGetProcAddress", 12000},
+	{"cuGraphAddKernelNode", 12000},       {"cuDeviceGetUuid", 11040},      {"cuDevicePrimaryCtxRelease", 11000},
+	{"cuDevicePrimaryCtxSetFlags", 11000}, {"cuStreamBeginCapture", 10010},
 };
 
 static const struct {
@@ -27,21 +22,20 @@ static const struct {
 	const char *name;
 	const char *text;
 } errors[] = {
-	{ CUDA_SUCCESS, "CUDA_SUCCESS", "no error" },
-	{ CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument" },
-	{ CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory" },
-	{ CUDA_ERROR_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error" },
-	{ CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no device" },
-	{ CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal" },
-	{ CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context" },
-	{ CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle" },
-	{ CUDA_ERROR_ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE", "not permitted in this state" },
-	{ CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found" },
-	{ CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready" },
-	{ CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
-	  "not permitted while a stream is capturing" },
-	{ CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
-	  "capture was invalidated" },
+	{CUDA_SUCCESS, "CUDA_SUCCESS", "no error"},
+	{CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+	{CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+	{CUDA_ERROR_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+	{CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no device"},
+	{CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+	{CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+	{CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+	{CUDA_ERROR_ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE", "not permitted in this state"},
+	{CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+	{CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+	{CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+	 "not permitted while a stream is capturing"},
+	{CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "capture was invalidated"},
 };
 
 static CUresult error_text(CUresult error, const char **ret, bool is_name)
@@ -75,7 +69,7 @@ static void *exported(void *library, const char *base, const char *suffix)
 
 static void *lookup(void *library, const char *base, int version, bool per_thread)
 {
-	static const char *const newest[] = { "_v2_ptds", "_v2_ptsz", "_ptds", "_ptsz", "_v2", "" };
+	static const char *const newest[] = {"_v2_ptds", "_v2_ptsz", "_ptds", "_ptsz", "_v2", ""};
 	const bool allow_v2 = version >= needs_version(base);
 
 	for (size_t index = 0; index < sizeof(newest) / sizeof(newest[0]); index++) {
@@ -109,8 +103,7 @@ static CUresult proc_address(const char *base, void **ret, int version, uint64_t
 	if (strncmp(base, "cu", 2) == 0 && !has_suffix(base) && dladdr(&anchor, &info)) {
 		library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
 		if (library) {
-			*ret = lookup(library, base, version,
-				      flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+			*ret = lookup(library, base, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
 			dlclose(library);
 		}
 	}
@@ -123,6 +116,5 @@ OGF_ENTRY(cuGetErrorName, (CUresult error, const char **ret), error_text(error, 
 OGF_ENTRY(cuGetErrorString, (CUresult error, const char **ret), error_text(error, ret, false))
 OGF_ENTRY(cuGetProcAddress, (const char *name, void **ret, int version, uint64_t flags),
 	  proc_address(name, ret, version, flags, NULL))
-OGF_ENTRY(cuGetProcAddress_v2,
-	  (const char *name, void **ret, int version, uint64_t flags, int *status),
+OGF_ENTRY(cuGetProcAddress_v2, (const char *name, void **ret, int version, uint64_t flags, int *status),
 	  proc_address(name, ret, version, flags, status))

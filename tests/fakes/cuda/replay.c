@@ -5,8 +5,8 @@
 
 #include "replay.h"
 
-#define START_DELAY_NS 1000000ULL	/* for all threads to reach their first call */
-#define SPIN_NS 60000ULL		/* a sleep ends up to 50 us late: spin the rest */
+#define START_DELAY_NS 1000000ULL /* for all threads to reach their first call */
+#define SPIN_NS        60000ULL   /* a sleep ends up to 50 us late: spin the rest */
 
 struct worker {
 	struct ogf_replay *replay;
@@ -74,8 +74,8 @@ static int run(struct ogf_replay *replay)
 	if (error) {
 		ogf_set_error("cannot start a thread: %s", strerror(-error));
 	} else if (replay->failed) {
-		ogf_set_error("line %u: %s returned %d", replay->failed->line,
-			      replay->failed->api->name, replay->failed_result);
+		ogf_set_error("line %u: %s returned %d", replay->failed->line, replay->failed->api->name,
+			      replay->failed_result);
 		error = -EIO;
 	}
 	return error;
@@ -83,7 +83,7 @@ static int run(struct ogf_replay *replay)
 
 OGF_EXPORT int fake_cuda_replay(const char *transcript_path)
 {
-	struct ogf_replay replay = { .failure_lock = PTHREAD_MUTEX_INITIALIZER };
+	struct ogf_replay replay = {.failure_lock = PTHREAD_MUTEX_INITIALIZER};
 	int error = ogf_transcript_read(transcript_path, &replay.transcript);
 
 	if (error)

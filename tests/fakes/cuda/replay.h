@@ -9,7 +9,7 @@
 #include "transcript.h"
 
 struct ogf_replay_object {
-	uint64_t token;			/* as in the transcript */
+	uint64_t token; /* as in the transcript */
 	void *handle;
 };
 
@@ -29,7 +29,7 @@ struct ogf_replay {
 	void *pinned;
 	uint64_t begin_ns;
 	pthread_mutex_t failure_lock;
-	const struct ogf_step *failed;	/* the first line that failed, NULL: none */
+	const struct ogf_step *failed; /* the first line that failed, NULL: none */
 	CUresult failed_result;
 };
 

@@ -3,12 +3,10 @@
 #include "replay.h"
 
 typedef void (*untyped)(void);
-typedef CUresult (*launch_function)(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int,
-				    unsigned int, unsigned int, unsigned int, CUstream, void **,
-				    void **);
-typedef CUresult (*cooperative_function)(CUfunction, unsigned int, unsigned int, unsigned int,
-					 unsigned int, unsigned int, unsigned int, unsigned int,
-					 CUstream, void **);
+typedef CUresult (*launch_function)(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
+				    unsigned int, unsigned int, CUstream, void **, void **);
+typedef CUresult (*cooperative_function)(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int,
+					 unsigned int, unsigned int, unsigned int, CUstream, void **);
 typedef CUresult (*launch_ex_function)(const CUlaunchConfig *, CUfunction, void **, void **);
 typedef CUresult (*void_function)(void);
 typedef CUresult (*handle_function)(void *);
@@ -39,12 +37,11 @@ static CUresult call_launch(const struct ogf_step *step)
 	if (step->api->shape == OGF_SHAPE_LAUNCH_EX)
 		return ((launch_ex_function)function)(&config, step->object, NULL, NULL);
 	if (step->api->shape == OGF_SHAPE_COOPERATIVE)
-		return ((cooperative_function)function)(
-			step->object, config.grid_x, config.grid_y, config.grid_z, config.block_x,
-			config.block_y, config.block_z, config.shared_bytes, config.stream, NULL);
-	return ((launch_function)function)(step->object, config.grid_x, config.grid_y,
-					   config.grid_z, config.block_x, config.block_y,
-					   config.block_z, config.shared_bytes, config.stream, NULL,
+		return ((cooperative_function)function)(step->object, config.grid_x, config.grid_y, config.grid_z,
+							config.block_x, config.block_y, config.block_z,
+							config.shared_bytes, config.stream, NULL);
+	return ((launch_function)function)(step->object, config.grid_x, config.grid_y, config.grid_z, config.block_x,
+					   config.block_y, config.block_z, config.shared_bytes, config.stream, NULL,
 					   NULL);
 }
 

@@ -23,7 +23,7 @@ static struct ogf_replay_object *object_of(struct ogf_replay_objects *objects, u
 	if (!grown)
 		return NULL;
 	objects->entries = grown;
-	grown[objects->count] = (struct ogf_replay_object){ .token = token };
+	grown[objects->count] = (struct ogf_replay_object){.token = token};
 	return &grown[objects->count++];
 }
 
@@ -46,8 +46,7 @@ static bool prepare_stream(struct ogf_replay *replay, struct ogf_step *step)
 	if (!stream)
 		return false;
 	if (!stream->handle)
-		stream->handle = ogf_stream_new(replay->context,
-						stream_flags(&replay->transcript, step->stream));
+		stream->handle = ogf_stream_new(replay->context, stream_flags(&replay->transcript, step->stream));
 	step->stream_handle = stream->handle;
 	return stream->handle;
 }
@@ -69,7 +68,7 @@ static bool prepare_event(struct ogf_replay *replay, struct ogf_step *step)
 
 static bool prepare_graph(struct ogf_step *step, const struct ogf_function *function)
 {
-	const struct ogf_graph_node node = { .kind = OGF_NODE_KERNEL, .name = function->name };
+	const struct ogf_graph_node node = {.kind = OGF_NODE_KERNEL, .name = function->name};
 	struct ogf_graph *graph = ogf_graph_new(OGF_GRAPH_EXEC);
 
 	step->object = graph;

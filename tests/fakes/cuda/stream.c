@@ -72,8 +72,7 @@ static struct ogf_stream *thread_stream(struct ogf_context *context)
 	struct ogf_stream *stream;
 
 	for (stream = thread_streams; stream; stream = stream->next_of_thread)
-		if (ogf_handle_is(stream, OGF_STREAM) && stream->owner == &thread_streams &&
-		    stream->context == context)
+		if (ogf_handle_is(stream, OGF_STREAM) && stream->owner == &thread_streams && stream->context == context)
 			return stream;
 	stream = ogf_stream_new(context, 0);
 	if (!stream)
@@ -175,8 +174,8 @@ static CUresult destroy(CUstream stream)
 	CUresult result = CUDA_SUCCESS;
 
 	ogf_lock();
-	if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD ||
-	    !ogf_handle_is(stream, OGF_STREAM) || stream->legacy)
+	if (stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD || !ogf_handle_is(stream, OGF_STREAM) ||
+	    stream->legacy)
 		result = CUDA_ERROR_INVALID_HANDLE;
 	else if (stream->capture)
 		result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -222,8 +221,7 @@ static CUresult query(uint64_t now_ns, CUstream handle, enum ogf_default_stream 
 	return result;
 }
 
-static CUresult wait_event(uint64_t now_ns, CUstream handle, CUevent event,
-			   enum ogf_default_stream which)
+static CUresult wait_event(uint64_t now_ns, CUstream handle, CUevent event, enum ogf_default_stream which)
 {
 	struct ogf_stream *stream;
 	CUresult result;
@@ -233,23 +231,21 @@ static CUresult wait_event(uint64_t now_ns, CUstream handle, CUevent event,
 	if (result == CUDA_SUCCESS && !ogf_handle_is(event, OGF_EVENT))
 		result = CUDA_ERROR_INVALID_HANDLE;
 	if (result == CUDA_SUCCESS && ogf_capture_is_active(event->capture))
-		stream->capture = event->capture;	/* the stream joins the capture */
+		stream->capture = event->capture; /* the stream joins the capture */
 	else if (result == CUDA_SUCCESS && !stream->capture && event->time_ns > now_ns)
 		ogf_stream_submit(stream, event->time_ns, 0);
 	ogf_unlock();
 	return result;
 }
 
-OGF_ENTRY(cuStreamCreate, (CUstream *ret, unsigned int flags), create(ret, flags))
-OGF_ENTRY(cuStreamCreateWithPriority, (CUstream *ret, unsigned int flags, int priority),
+OGF_ENTRY(cuStreamCreate, (CUstream * ret, unsigned int flags), create(ret, flags))
+OGF_ENTRY(cuStreamCreateWithPriority, (CUstream * ret, unsigned int flags, int priority),
 	  ((void)priority, create(ret, flags)))
 OGF_ENTRY(cuStreamDestroy_v2, (CUstream stream), destroy(stream))
 OGF_ENTRY_TWICE(cuStreamSynchronize, cuStreamSynchronize_ptsz, (CUstream stream),
 		synchronize(call.begin_ns, stream, which))
-OGF_ENTRY_TWICE(cuStreamQuery, cuStreamQuery_ptsz, (CUstream stream),
-		query(call.begin_ns, stream, which))
-OGF_ENTRY_TWICE(cuStreamWaitEvent, cuStreamWaitEvent_ptsz,
-		(CUstream stream, CUevent event, unsigned int flags),
+OGF_ENTRY_TWICE(cuStreamQuery, cuStreamQuery_ptsz, (CUstream stream), query(call.begin_ns, stream, which))
+OGF_ENTRY_TWICE(cuStreamWaitEvent, cuStreamWaitEvent_ptsz, (CUstream stream, CUevent event, unsigned int flags),
 		((void)flags, wait_event(call.begin_ns, stream, event, which)))
 
 OGF_ALIAS(cuStreamDestroy_v2) CUresult cuStreamDestroy(CUstream stream);

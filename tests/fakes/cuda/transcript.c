@@ -10,11 +10,11 @@
 #include "internal.h"
 #include "transcript.h"
 
-#define HEADER "fake-cuda-transcript 1"
-#define MAX_BYTES (64ULL << 20)		/* a copy's buffers are really allocated */
-#define MAX_NS 3600000000000ULL
+#define HEADER      "fake-cuda-transcript 1"
+#define MAX_BYTES   (64ULL << 20) /* a copy's buffers are really allocated */
+#define MAX_NS      3600000000000ULL
 #define MAX_KERNELS 100000ULL
-#define BLANKS " \t\r\n"
+#define BLANKS      " \t\r\n"
 
 struct reader {
 	struct ogf_transcript *transcript;
@@ -25,17 +25,15 @@ static const struct {
 	const char *text;
 	enum ogf_key key;
 } keys[] = {
-	{ "name", OGF_KEY_NAME },	{ "stream", OGF_KEY_STREAM },
-	{ "grid", OGF_KEY_GRID },	{ "block", OGF_KEY_BLOCK },
-	{ "shared_bytes", OGF_KEY_SHARED }, { "duration_ns", OGF_KEY_DURATION },
-	{ "event", OGF_KEY_EVENT },	{ "bytes", OGF_KEY_BYTES },
-	{ "host", OGF_KEY_HOST },	{ "kernels", OGF_KEY_KERNELS },
+	{"name", OGF_KEY_NAME},       {"stream", OGF_KEY_STREAM},       {"grid", OGF_KEY_GRID},
+	{"block", OGF_KEY_BLOCK},     {"shared_bytes", OGF_KEY_SHARED}, {"duration_ns", OGF_KEY_DURATION},
+	{"event", OGF_KEY_EVENT},     {"bytes", OGF_KEY_BYTES},         {"host", OGF_KEY_HOST},
+	{"kernels", OGF_KEY_KERNELS},
 };
 
 #define REJECT(reader, ...) (reject((reader), __VA_ARGS__), -EINVAL)
 
-static void __attribute__((format(printf, 2, 3))) reject(const struct reader *reader,
-							 const char *format, ...)
+static void __attribute__((format(printf, 2, 3))) reject(const struct reader *reader, const char *format, ...)
 {
 	char reason[200];
 	va_list arguments;
@@ -53,8 +51,7 @@ static bool parse_number(const char *text, uint64_t high, uint64_t *ret)
 	const char *digits = is_hex ? text + 2 : text;
 	char *end;
 
-	if (!*digits || strspn(digits, is_hex ? "0123456789abcdefABCDEF" : "0123456789") !=
-				strlen(digits))
+	if (!*digits || strspn(digits, is_hex ? "0123456789abcdefABCDEF" : "0123456789") != strlen(digits))
 		return false;
 	errno = 0;
 	*ret = strtoull(digits, &end, is_hex ? 16 : 10);
@@ -172,12 +169,10 @@ static int parse_stream(const struct reader *reader, char **rest)
 	uint64_t *grown;
 	uint64_t stream;
 
-	if (!token || !flavour || strtok_r(NULL, BLANKS, rest) ||
-	    strcmp(flavour, "nonblocking") != 0 || !parse_number(token, UINT64_MAX, &stream) ||
-	    stream <= 2)
+	if (!token || !flavour || strtok_r(NULL, BLANKS, rest) || strcmp(flavour, "nonblocking") != 0 ||
+	    !parse_number(token, UINT64_MAX, &stream) || stream <= 2)
 		return REJECT(reader, "want: stream <handle above 2> nonblocking");
-	grown = reallocarray(transcript->non_blocking, transcript->non_blocking_count + 1,
-			     sizeof(*grown));
+	grown = reallocarray(transcript->non_blocking, transcript->non_blocking_count + 1, sizeof(*grown));
 	if (!grown)
 		return -ENOMEM;
 	transcript->non_blocking = grown;
@@ -219,8 +214,7 @@ static int parse_call(const struct reader *reader, const char *first, char **res
 	if (!parse_number(first, MAX_NS, &step->offset_ns))
 		return REJECT(reader, "bad time offset '%.60s'", first);
 	if (!parse_number(thread, OGF_TRANSCRIPT_THREADS - 1, &thread_index))
-		return REJECT(reader, "bad thread index '%.60s': want 0 to %d", thread,
-			      OGF_TRANSCRIPT_THREADS - 1);
+		return REJECT(reader, "bad thread index '%.60s': want 0 to %d", thread, OGF_TRANSCRIPT_THREADS - 1);
 	step->thread = (unsigned int)thread_index;
 	step->api = ogf_replay_api_find(api);
 	if (!step->api)
@@ -254,7 +248,7 @@ static int parse_line(const struct reader *reader, char *text, bool *has_header)
 
 int ogf_transcript_read(const char *path, struct ogf_transcript *ret)
 {
-	struct reader reader = { .transcript = ret };
+	struct reader reader = {.transcript = ret};
 	bool has_header = false;
 	size_t capacity = 0;
 	char *text = NULL;

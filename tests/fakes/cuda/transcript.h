@@ -59,9 +59,9 @@ struct ogf_step {
 	unsigned int thread;
 	uint64_t offset_ns;
 	const struct ogf_replay_api *api;
-	unsigned int keys;		/* those present */
+	unsigned int keys; /* those present */
 	char *name;
-	uint64_t stream;		/* as in the text: 0, 1 and 2 are the default streams */
+	uint64_t stream; /* as in the text: 0, 1 and 2 are the default streams */
 	uint64_t event;
 	unsigned int grid[3];
 	unsigned int block[3];
@@ -70,7 +70,7 @@ struct ogf_step {
 	uint64_t size_bytes;
 	uint64_t kernels;
 	bool pinned;
-	void *object;			/* made for the replay: function, graph or buffer */
+	void *object; /* made for the replay: function, graph or buffer */
 	void *stream_handle;
 	void *event_handle;
 };
@@ -79,7 +79,7 @@ struct ogf_transcript {
 	struct ogf_step *steps;
 	size_t count;
 	size_t capacity;
-	uint64_t *non_blocking;		/* streams declared so */
+	uint64_t *non_blocking; /* streams declared so */
 	size_t non_blocking_count;
 	unsigned int threads;
 	uint64_t last_ns[OGF_TRANSCRIPT_THREADS];

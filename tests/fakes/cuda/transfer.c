@@ -16,13 +16,11 @@ static bool multiply(uint64_t a, uint64_t b, uint64_t *ret)
 
 static bool total_bytes(const struct ogf_transfer *transfer, uint64_t *ret)
 {
-	return multiply(transfer->width_bytes, transfer->height, ret) &&
-	       multiply(*ret, transfer->depth, ret);
+	return multiply(transfer->width_bytes, transfer->height, ret) && multiply(*ret, transfer->depth, ret);
 }
 
 /* Bytes from the first to the last one touched; false: rows overlap or the numbers overflow. */
-static bool extent_bytes(const struct ogf_transfer *transfer, const struct ogf_region *region,
-			 uint64_t *ret)
+static bool extent_bytes(const struct ogf_transfer *transfer, const struct ogf_region *region, uint64_t *ret)
 {
 	uint64_t rows, slices;
 
@@ -31,8 +29,7 @@ static bool extent_bytes(const struct ogf_transfer *transfer, const struct ogf_r
 	if (!multiply(transfer->height - 1, region->pitch_bytes, &rows) ||
 	    !multiply(transfer->depth - 1, region->slice_bytes, &slices))
 		return false;
-	return !__builtin_add_overflow(rows, slices, ret) &&
-	       !__builtin_add_overflow(*ret, transfer->width_bytes, ret);
+	return !__builtin_add_overflow(rows, slices, ret) && !__builtin_add_overflow(*ret, transfer->width_bytes, ret);
 }
 
 static bool is_valid(const struct ogf_transfer *transfer, const struct ogf_region *region)
@@ -52,8 +49,7 @@ static CUresult check(const struct ogf_transfer *transfer)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!size_bytes)
 		return CUDA_SUCCESS;
-	if (!is_valid(transfer, &transfer->to) ||
-	    (!transfer->is_set && !is_valid(transfer, &transfer->from)))
+	if (!is_valid(transfer, &transfer->to) || (!transfer->is_set && !is_valid(transfer, &transfer->from)))
 		return CUDA_ERROR_INVALID_VALUE;
 	return CUDA_SUCCESS;
 }
@@ -93,9 +89,7 @@ void ogf_transfer_move(const struct ogf_transfer *transfer)
 			if (transfer->is_set)
 				fill_row(target, transfer);
 			else
-				memmove(target,
-					from->at + slice * from->slice_bytes +
-						row * from->pitch_bytes,
+				memmove(target, from->at + slice * from->slice_bytes + row * from->pitch_bytes,
 					transfer->width_bytes);
 		}
 }
@@ -108,15 +102,14 @@ uint64_t ogf_transfer_ns(const struct ogf_transfer *transfer)
 
 static CUresult capture(const struct ogf_transfer *transfer, struct ogf_stream *stream)
 {
-	const struct ogf_graph_node node = { .kind = OGF_NODE_TRANSFER, .transfer = *transfer };
+	const struct ogf_graph_node node = {.kind = OGF_NODE_TRANSFER, .transfer = *transfer};
 
 	if (!transfer->is_async || waits_for_device(transfer))
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	return ogf_graph_add(stream->capture, &node) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static uint64_t submit(uint64_t now_ns, const struct ogf_transfer *transfer,
-		       struct ogf_stream *stream)
+static uint64_t submit(uint64_t now_ns, const struct ogf_transfer *transfer, struct ogf_stream *stream)
 {
 	struct fake_cuda_counters *counters = &ogf_state.counters;
 	const uint64_t duration_ns = ogf_transfer_ns(transfer);
@@ -126,8 +119,7 @@ static uint64_t submit(uint64_t now_ns, const struct ogf_transfer *transfer,
 		counters->sets++;
 	} else {
 		counters->copies++;
-		counters->copy_bytes +=
-			transfer->width_bytes * transfer->height * transfer->depth;
+		counters->copy_bytes += transfer->width_bytes * transfer->height * transfer->depth;
 	}
 	return ogf_stream_submit(stream, now_ns, duration_ns);
 }
@@ -160,9 +152,8 @@ CUresult ogf_transfer(uint64_t begin_ns, const struct ogf_transfer *transfer, CU
 	return result;
 }
 
-CUresult ogf_transfer_line(uint64_t begin_ns, struct ogf_region to, struct ogf_region from,
-			   size_t size_bytes, bool is_async, CUstream stream,
-			   enum ogf_default_stream which)
+CUresult ogf_transfer_line(uint64_t begin_ns, struct ogf_region to, struct ogf_region from, size_t size_bytes,
+			   bool is_async, CUstream stream, enum ogf_default_stream which)
 {
 	const struct ogf_transfer transfer = {
 		.to = to,

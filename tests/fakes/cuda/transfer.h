@@ -8,7 +8,7 @@
 /* A box of width x height x depth; what a function's name or descriptor says of its memory. */
 static inline struct ogf_region ogf_region(const void *at, enum ogf_memory_kind kind)
 {
-	return (struct ogf_region){ .at = (char *)(uintptr_t)at, .kind = kind };
+	return (struct ogf_region){.at = (char *)(uintptr_t)at, .kind = kind};
 }
 
 static inline struct ogf_region ogf_device_region(CUdeviceptr at)
@@ -26,8 +26,7 @@ CUresult ogf_transfer(uint64_t begin_ns, const struct ogf_transfer *transfer, CU
 		      enum ogf_default_stream which);
 
 /* One row of bytes. */
-CUresult ogf_transfer_line(uint64_t begin_ns, struct ogf_region to, struct ogf_region from,
-			   size_t size_bytes, bool is_async, CUstream stream,
-			   enum ogf_default_stream which);
+CUresult ogf_transfer_line(uint64_t begin_ns, struct ogf_region to, struct ogf_region from, size_t size_bytes,
+			   bool is_async, CUstream stream, enum ogf_default_stream which);
 
 #endif

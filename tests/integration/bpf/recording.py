@@ -36,7 +36,7 @@ from otel_gpuflame.profile.model import Bundle, Link, ValueType
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 APPS: Final = Path(__file__).parent / "apps"
-LIMIT_S: Final = 120
+LIMIT_S: Final = 60
 """A recorder that has not ended by then hangs."""
 
 Truth = dict[str, Any]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from otel_gpuflame.profile.ledger import EVENT_KINDS
 from tests.fakes.build import app_command
 from tests.integration.bpf.recording import LIMIT_S, ROOT, Truth
 from tests.integration.bpf.session import Running, running
@@ -165,7 +166,7 @@ def test_every_event_is_accounted_for(story: Story) -> None:
         balance: Counter[str] = Counter()
         for labels, count in metrics.values.get("otel_gpuflame.events", {}).items():
             event = dict(labels)
-            if event["kind"] in ("launch", "wait", "copy", "free", "set", "graph_launch"):
+            if event["kind"] in EVENT_KINDS:
                 balance[event["kind"]] += int(count if event["outcome"] == "seen" else -count)
         for labels, count in metrics.values.get("otel_gpuflame.events.pending", {}).items():
             balance[dict(labels)["kind"]] -= int(count)

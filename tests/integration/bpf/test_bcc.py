@@ -157,10 +157,10 @@ def test_opencl_is_recorded_with_a_loader_found_at_run_time(
     library = tmp_path / "libOpenCL-0123abcd.so.1.0.0"
     library.write_bytes(loader_of_pyopencl().read_bytes())
     command = ["env", f"LD_PRELOAD={library}", *app_command("app_opencl", 23, "--hold")]
-    recording = record_held(output, command, bcc, options=["--loader", "bcc"])
+    recording = record_held(output, command, bcc, loader=library, options=["--loader", "bcc"])
     capture = recording.capture
     launches = capture.api("clEnqueueNDRangeKernel")
-    assert len(launches) == recording.truth["launches"]
+    assert len(launches) == recording.truth["enqueues"] == 23
     assert len(capture.kind(Kind.WAIT)) > 0
     assert capture.pending() == {}
     assert recording.truth["kernel"] in {name.name for name in capture.names}

@@ -19,7 +19,9 @@ from tests.tiers import require
 def collector_binary() -> Path:
     """The Collector, built from Go modules on first use."""
     available = find_go() is not None or cached_binary(default_cache_dir()).exists()
-    require("collector", available, "there is no Go of 1.21 or newer, so the Collector cannot be built")
+    require(
+        "collector", available, "there is no Go of 1.21 or newer, so the Collector cannot be built"
+    )
     return build_collector()
 
 

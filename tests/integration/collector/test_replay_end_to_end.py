@@ -48,7 +48,9 @@ def expected() -> Counter[Sample]:
     values: Counter[Sample] = Counter()
     for bundle in replay(CAPTURE, AggregateOptions(window_ns=WINDOW_NS)).bundles:
         for profile in bundle.profiles:
-            columns = zip(profile.stack.tolist(), profile.link.tolist(), profile.value.tolist(), strict=True)
+            columns = zip(
+                profile.stack.tolist(), profile.link.tolist(), profile.value.tolist(), strict=True
+            )
             for stack, link, value in columns:
                 span_id = bundle.links[link].span_id.hex() if link >= 0 else ""
                 service = str(dict(bundle.resource)["service.name"])

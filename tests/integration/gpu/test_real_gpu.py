@@ -44,7 +44,17 @@ def _real_gpu() -> None:
 def record(output: Path, *command: str) -> tuple[str, ReplayResult]:
     """Record a Python program; its standard output, and the capture as one window."""
     done = subprocess.run(
-        [sys.executable, "-m", "otel_gpuflame", "record", "-o", str(output), "--", sys.executable, *command],
+        [
+            sys.executable,
+            "-m",
+            "otel_gpuflame",
+            "record",
+            "-o",
+            str(output),
+            "--",
+            sys.executable,
+            *command,
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -64,7 +74,9 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ReplayResu
 
 def test_launches_equal_cupti(tmp_path: Path) -> None:
     """Every kernel, copy and set that torch.profiler (CUPTI) reports was seen as a submission, and no other."""
-    stdout, result = record(tmp_path / "count.ogfcap", str(Path(__file__).with_name("app_profiler_count.py")))
+    stdout, result = record(
+        tmp_path / "count.ogfcap", str(Path(__file__).with_name("app_profiler_count.py"))
+    )
     truth = json.loads(stdout.splitlines()[-1])
     expected = truth["kernel"] + truth["gpu_memcpy"] + truth["gpu_memset"]
     assert truth["kernel"] > 0
@@ -75,7 +87,9 @@ def test_launches_equal_cupti(tmp_path: Path) -> None:
 def test_item_is_the_largest_wait(training: tuple[Path, ReplayResult]) -> None:
     """The line that calls .item() holds most of gpu_wait."""
     rows = top_python_lines(training[1].bundles, GPU_WAIT)
-    line = next(n for n, text in enumerate(TRAIN.read_text().splitlines(), 1) if "= loss.item()" in text)
+    line = next(
+        n for n, text in enumerate(TRAIN.read_text().splitlines(), 1) if "= loss.item()" in text
+    )
     assert rows[0].frame.name == "log_loss"
     assert rows[0].frame.line == line
     assert rows[0].value > total(training[1].bundles, GPU_WAIT) / 2
@@ -96,7 +110,9 @@ def test_every_step_has_its_span(training: tuple[Path, ReplayResult]) -> None:
 
 def test_replay_is_byte_identical(training: tuple[Path, ReplayResult]) -> None:
     """Two replays of a recording give the same pprof and the same OTLP."""
-    first, second = (replay(training[0], AggregateOptions(window_ns=None)).bundles for _ in range(2))
+    first, second = (
+        replay(training[0], AggregateOptions(window_ns=None)).bundles for _ in range(2)
+    )
     assert encode_pprof(first) == encode_pprof(second)
     one, other = (
         [request.SerializeToString(deterministic=True) for request in encode_otlp(bundles)]

@@ -171,9 +171,27 @@ def test_nothing_is_left_out(run: Run) -> None:
 
 def test_a_library_that_is_mapped_later_is_probed(run: Run) -> None:
     """The mmap tracepoints tell of it: every launch after it was probed is there."""
-    recording = run.recording("follow", _FOLLOWED)
-    assert len(recording.capture.kind(Kind.LAUNCH)) == COUNT
-    assert recording.capture.count("launch", "seen") == COUNT
+    truth = run.json("follow")["target"][-1]
+    launches = run.recording("follow", _FOLLOWED).capture.kind(Kind.LAUNCH)
+    assert (launches["tgid"] == truth["pid"]).sum() == COUNT
+
+
+def test_a_forked_child_is_followed(run: Run) -> None:
+    """Its launches are its own, and every launch is in the books."""
+    child = run.json("follow")["target"][-1]["child"]
+    capture = run.recording("follow", _FOLLOWED).capture
+    launches = capture.kind(Kind.LAUNCH)
+    assert (launches["tgid"] == child["pid"]).sum() == child["launches"] > 0
+    assert capture.count("launch", "seen") == len(launches) == COUNT + child["launches"]
+
+
+def test_launches_have_their_span(run: Run) -> None:
+    """Every launch has the trace and span that were active in its thread."""
+    truth = run.json("follow")["target"][-1]
+    rows = run.recording("follow", _FOLLOWED).capture.kind(Kind.LAUNCH)
+    rows = rows[rows["tgid"] == truth["pid"]]
+    spans = {(bytes(row["trace_id"]).hex(), bytes(row["span_id"]).hex()) for row in rows}
+    assert spans == {(truth["trace_id"], truth["span_id"])}
 
 
 def test_system_calls_on_devices_arrive(run: Run) -> None:

@@ -88,7 +88,7 @@ def test_windows_do_not_overlap_and_lie_in_their_strata() -> None:
     assert len(windows) > 5
     for window in windows:
         assert window.stratum_start_ns <= window.open_ns <= window.close_ns <= window.stratum_end_ns
-    for before, after in zip(windows, windows[1:], strict=False):
+    for before, after in pairwise(windows):
         assert before.stratum_end_ns <= after.stratum_start_ns
     assert len(machine.opened) - len(machine.closed) in (0, 1)
 
@@ -154,7 +154,7 @@ def test_given_duty_overrides_the_budget() -> None:
 
 
 def test_nothing_is_opened_when_always_on_calls_use_up_the_budget() -> None:
-    """4,000 waits/s of 4 µs cost 1.6 % by themselves: no window, but the kill switch stays off below twice the budget."""
+    """4,000 waits/s of 4 µs cost 1.6 % by themselves: no window, but no kill switch below twice the budget."""
     machine = Machine(rate_always=4_000.0)
     control = WindowControl(machine, BudgetOptions(trap_ns=1_000), Random(1))
     run(machine, control, 30)

@@ -13,12 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(condition)                                                             \
-	do {                                                                         \
-		if (!(condition)) {                                                  \
-			fprintf(stderr, "line %d: %s\n", __LINE__, #condition);      \
-			exit(1);                                                     \
-		}                                                                    \
+#define CHECK(condition)                                                                                               \
+	do {                                                                                                           \
+		if (!(condition)) {                                                                                    \
+			fprintf(stderr, "line %d: %s\n", __LINE__, #condition);                                        \
+			exit(1);                                                                                       \
+		}                                                                                                      \
 	} while (0)
 
 typedef int set_fn(const uint8_t *, const uint8_t *, const uint8_t *, uint8_t);

@@ -16,12 +16,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CHECK(condition)                                                             \
-	do {                                                                         \
-		if (!(condition)) {                                                  \
-			fprintf(stderr, "line %d: %s\n", __LINE__, #condition);      \
-			exit(1);                                                     \
-		}                                                                    \
+#define CHECK(condition)                                                                                               \
+	do {                                                                                                           \
+		if (!(condition)) {                                                                                    \
+			fprintf(stderr, "line %d: %s\n", __LINE__, #condition);                                        \
+			exit(1);                                                                                       \
+		}                                                                                                      \
 	} while (0)
 
 enum { SPANS = 3, SIZE = 46 };

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,6 +44,11 @@ class FakeLive:
     @property
     def targets(self) -> FakeLive:
         return self
+
+    @property
+    def report(self) -> SimpleNamespace:
+        """Nothing is missing on this host."""
+        return SimpleNamespace(missing={})
 
     def pids(self) -> list[int]:
         return list(self.services)

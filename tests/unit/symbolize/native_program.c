@@ -16,12 +16,12 @@
 typedef void (*ogf_step_fn)(void **steps);
 
 static const uint8_t ogf_compiled[] = {
-	0x55,		  /* push %rbp */
-	0x48, 0x89, 0xe5, /* mov %rsp,%rbp */
+	0x55,                   /* push %rbp */
+	0x48, 0x89, 0xe5,       /* mov %rsp,%rbp */
 	0x48, 0x83, 0xc7, 0x08, /* add $8,%rdi */
-	0xff, 0x17,	  /* call *(%rdi) */
-	0x5d,		  /* pop %rbp */
-	0xc3,		  /* ret */
+	0xff, 0x17,             /* call *(%rdi) */
+	0x5d,                   /* pop %rbp */
+	0xc3,                   /* ret */
 };
 
 static void ogf_leaf(void **steps)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the agent beside programs whose truth is known, and adds up what arrived.
 
-The agent sees the whole host: whatever else runs there is in its profiles too, so that everything here has service names
-of its own and a copy of the driver library that nobody else maps.
+The agent sees the whole host: whatever else runs there is in its profiles too, so that everything here has service
+names of its own and a copy of the driver library that nobody else maps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Target program: does each step when it is told to, so that a capture can follow in between.
 
-`load` maps the driver, `work` makes launches, system calls on a device, pauses and a burst on the CPU.
+`load` maps the driver, `work` makes launches in a span and in a child, system calls on a device, pauses, and a burst
+on the CPU.
 """
 
 from __future__ import annotations
@@ -9,13 +10,17 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import os
 import sys
 import time
 
 from tests.fakes import app_common
+from tests.fakes.app_fork import launch_in_fork
+from tests.fakes.app_launch import active_span, start_tracing
 from tests.fakes.cuda_driver import FakeCuda
 
 COUNT = 23
+COUNT_IN_CHILD = 7
 DEVICE = "/dev/zero"
 COMMAND = 0x4601
 PAUSE_S = 0.005
@@ -47,16 +52,19 @@ def burn() -> None:
 def main() -> None:
     """Follow the steps."""
     wait_for("load")
+    start_tracing()
     cuda = FakeCuda()
     print(json.dumps({"loaded": True}), flush=True)
     wait_for("work")
-    for _ in range(COUNT):
-        cuda.launch(app_common.KERNEL)
+    with active_span(wanted=True) as ids:
+        for _ in range(COUNT):
+            cuda.launch(app_common.KERNEL)
     call_device()
     for _ in range(COUNT):
         time.sleep(PAUSE_S)
     burn()
-    print(json.dumps({"launches": COUNT, "device_calls": COUNT, "pauses": COUNT}), flush=True)
+    child = launch_in_fork(COUNT_IN_CHILD)
+    print(json.dumps({**ids, "pid": os.getpid(), "child": child}), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuModuleLoadData(CUmodule *ret, const void *image);
 CUresult cuModuleGetFunction(CUfunction *ret, CUmodule module, const char *name);
 CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
-			unsigned int block_x, unsigned int block_y, unsigned int block_z,
-			unsigned int shared_bytes, CUstream stream, void **parameters, void **extra);
+			unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,
+			CUstream stream, void **parameters, void **extra);
 
 static CUfunction kernel(void)
 {
@@ -32,7 +32,7 @@ static CUfunction kernel(void)
 int main(int count, char **arguments)
 {
 	long launches = count > 1 ? atol(arguments[1]) : 0, ms = count > 2 ? atol(arguments[2]) : 0;
-	const struct timespec rest = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 };
+	const struct timespec rest = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
 	CUfunction function = kernel();
 
 	for (long done = 0; done < launches; done++)
