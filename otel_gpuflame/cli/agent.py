@@ -15,7 +15,6 @@ from otel_gpuflame.export.options import SelfTelemetryOptions, metric_interval_s
 from otel_gpuflame.pipeline import AgentControl, AgentOptions, run_agent
 
 _NS = 1_000_000_000
-_DEFAULT_ENDPOINT = "http://127.0.0.1:4317"
 
 
 @click.command(
@@ -29,7 +28,7 @@ Signals: SIGUSR1 switches capture off, SIGUSR2 on, SIGTERM sends what is left an
 @click.option(
     "--endpoint",
     help="OTLP endpoint.  [default: OTEL_EXPORTER_OTLP_PROFILES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT, "
-    f"{_DEFAULT_ENDPOINT}]",
+    "localhost:4317 for gRPC, localhost:4318 for HTTP]",
 )
 @click.option(
     "--protocol",
@@ -113,7 +112,7 @@ def agent(
     control = AgentControl()
     _handle_signals(control)
     options = AgentOptions(
-        destination=destination(os.environ, endpoint, protocol, default=_DEFAULT_ENDPOINT),
+        destination=destination(os.environ, endpoint, protocol),
         window_ns=round(window_s * _NS),
         budget=budget,
         duty=duty,

@@ -14,9 +14,8 @@ def destination(
     environment: Mapping[str, str],
     endpoint: str | None,
     protocol: str | None,
-    default: str | None = None,
 ) -> OtlpOptions:
-    """Options from the environment, `endpoint` and `protocol` going before it, `default` after.
+    """Options from the environment, `endpoint` and `protocol` going before it.
 
     Raises:
         ConfigError: a variable or the endpoint cannot be used.
@@ -26,8 +25,6 @@ def destination(
         # The flag is a base, like OTEL_EXPORTER_OTLP_ENDPOINT: for HTTP the path of the signal is appended.
         merged[_SIGNAL_ENDPOINT] = ""
         merged[_BASE_ENDPOINT] = _url(endpoint)
-    elif default is not None and not (merged.get(_SIGNAL_ENDPOINT) or merged.get(_BASE_ENDPOINT)):
-        merged[_BASE_ENDPOINT] = default
     if protocol is not None:
         merged["OTEL_EXPORTER_OTLP_PROFILES_PROTOCOL"] = protocol
     return otlp_options(merged)

@@ -33,11 +33,10 @@ pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
 
 @contextmanager
 def launching(
-    driver: dict[str, str], service: str, count: int, rate: int | None = None
+    driver: dict[str, str], service: str, count: int, rate: int = 1_000
 ) -> Iterator[Running]:
-    """A program that launches so often, a second where a rate is given."""
-    paced = () if rate is None else ("--rate", rate)
-    command = app_command("app_launch", count, *paced)
+    """A program that launches `count` times, `rate` a second: it lives long enough to be described."""
+    command = app_command("app_launch", count, "--rate", rate)
     with running(command, {**driver, "OTEL_SERVICE_NAME": service}) as program:
         yield program
 
@@ -68,7 +67,7 @@ def assert_nothing_remains(before: Agent) -> None:
 def test_sigkill_leaves_nothing_behind(driver: dict[str, str], sink: OtlpSink) -> None:
     """Links and programs go with the agent, the target ends as if nothing had been, a successor captures it."""
     service, after = unique("survivor"), unique("successor")
-    with launching(driver, service, 12_000, 1_000) as program:
+    with launching(driver, service, 12_000) as program:
         with agent(sink, *FULL) as first:
             first.running.wait_for(lambda: has_seen(sink, service), "launches of the target")
             assert_nothing_remains(first)
