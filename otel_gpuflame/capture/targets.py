@@ -242,18 +242,10 @@ class Targets:
         if target.has_ended or (is_inherited and not publishes_itself(target.pid, self._proc)):
             return
         attributes = describe(target.pid, self._proc)
-        if attributes is None or attributes == target.attributes or self._is_gone(target.pid):
+        if attributes is None or attributes == target.attributes:
             return
         target.attributes = attributes
         self._redescribed.add(target.pid)
-
-    def _is_gone(self, pid: int) -> bool:
-        """Whether a process has given up its memory: environment and command line then read as empty."""
-        try:
-            os.readlink(self._proc / str(pid) / "exe")
-        except OSError:
-            return True
-        return False
 
     def _update_layout(self, target: Target) -> None:
         value = np.zeros(1, wire.TARGET)

@@ -45,6 +45,11 @@ def describe(pid: int, proc: Path = Path("/proc")) -> Attributes | None:
         return None
     cgroup = _cgroup(pid, proc)
     attributes = _own(pid, proc, cgroup)
+    try:
+        # Of a process that has just given up its memory the environment reads as empty: that is no description.
+        executable_of(pid, proc)
+    except OSError:
+        return None
     if not attributes.get("service.name"):
         pod = workload_of_pod(attributes.get("k8s.pod.name", ""))
         attributes["service.name"] = bounded(pod or cgroup.unit) or workload

@@ -207,7 +207,8 @@ def test_what_a_process_was_before_exec_stays_what_it_was(
         copy_of(APPS / "exec_chain.py", tmp_path),
         copy_of(FAKES / "app_wait.py", tmp_path),
     )
-    command = [sys.executable, str(first), "5", "100", str(second), "100", "2"]
+    # A second before exec: replaced before the agent has looked at it, it would go by the name of the next.
+    command = [sys.executable, str(first), "5", "1000", str(second), "100", "2"]
     with agent(sink, *FULL) as subject, beacon(driver, subject):
         with running(command, driver) as program:
             last_truth(program)
