@@ -8,9 +8,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-_MULTIPLIERS: Final = np.cumprod(np.full(16, 0x9E3779B97F4A7C15, np.uint64))
-"""Odd, so that every bit of a word counts. A sum of products in one step: each step of numpy that lets go of the
-interpreter lock may wait milliseconds for it afterwards, while a window is being encoded."""
+_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
+"""Odd, so that every bit of a word counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,6 @@ def group(keys: NDArray[np.uint64], values: NDArray[np.int64]) -> Groups:
     if not len(keys):
         return Groups(keys, values)
     order, starts = runs(keys)
-    # numpy.take, since indexing with an array is three times slower.
     sums = np.add.reduceat(values.T.take(order, axis=1), starts, axis=1)
     return Groups(keys.T.take(order[starts], axis=1).T, sums.T)
 
@@ -44,13 +42,20 @@ def group(keys: NDArray[np.uint64], values: NDArray[np.int64]) -> Groups:
 def runs(keys: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """An order that puts equal rows of `keys` (n, k) side by side, and where in it each run of equal rows starts.
 
-    Rows (of at most 16 words) are sorted by a 64-bit hash and neighbours compared in full, so a run never holds
-    different rows. Rows whose hashes collide may alternate: a row then has more than one run.
+    Rows are sorted by a 64-bit hash and neighbours compared in full, so a run never holds different rows. Rows whose
+    hashes collide may alternate: a row then has more than one run.
     """
-    order = np.argsort(np.einsum("k,kn->n", _MULTIPLIERS[: keys.shape[1]], keys.T))
-    ordered = keys.T.take(order, axis=1)
+    # In one step: each step that lets go of the interpreter lock may wait for it, while a window is being encoded.
+    weights = np.cumprod(np.full(keys.shape[1], _MULTIPLIER))
+    order = np.argsort(np.einsum("nk,k->n", keys, weights))
     is_start = np.ones(len(keys), np.bool_)
-    is_start[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
+    # numpy.take, since indexing with an array is three times slower.
+    if keys.flags.c_contiguous:
+        ordered = keys.take(order, axis=0)
+        is_start[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    else:
+        ordered = keys.T.take(order, axis=1)
+        is_start[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
     return order, np.flatnonzero(is_start)
 
 

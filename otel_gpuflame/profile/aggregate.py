@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_gpuflame.correlate.groups import Groups, concatenate, group, runs
+from otel_gpuflame.correlate.repeats import fold_repeats
 from otel_gpuflame.correlate.spans import SpanLink, link_columns
 from otel_gpuflame.correlate.threads import find_thread_times
 from otel_gpuflame.correlate.waits import find_waits
@@ -54,7 +55,7 @@ _COMPACT_FROM_ROWS = 1 << 18
 _MAX_COPY_BYTES = 1 << 48
 """More than a program can have mapped: the driver refuses such a copy, and sums of such sizes leave 64 bits."""
 _NO_GROUPS = Groups(np.empty((0, 7), np.uint64), np.empty((0, 3), np.int64))
-_ROWS_AT_ONCE = 1 << 16
+_ROWS_AT_ONCE = 1 << 17
 """Larger batches are cut: columns of a million calls take 100 MB and do not fit into any cache."""
 _TGID_SHIFT = np.uint64(32)
 _BELOW_TGID = np.uint64(0xFFFFFFFF)
@@ -206,15 +207,21 @@ class Aggregator:
 
     def _add_calls(self, rows: CallArray) -> None:
         """Put calls that count as they are into their windows."""
-        self._count(rows)
-        keys, values = self._columns(rows)
-        returned = (rows["flags"] & CallFlag.RETURNED) != 0
-        times_ns = np.where(returned, rows["end_ns"], rows["start_ns"]).astype(np.int64)
+        # The end of a call that has one, else its start.
+        times_ns = np.maximum(rows["start_ns"], rows["end_ns"]).astype(np.int64)
         for index, selected in self._by_window(times_ns):
             window = self._windows.setdefault(index, _OpenWindow(first_ns=int(times_ns[0])))
-            window.add(self._resolve(group(keys[selected], values[selected])))
+            for groups in self._groups(rows[selected]):
+                window.add(groups)
             window.first_ns = min(window.first_ns, int(times_ns[selected].min()))
             window.last_ns = max(window.last_ns, int(times_ns[selected].max()))
+
+    def _groups(self, rows: CallArray) -> Iterator[Groups]:
+        """Calls as sums by everything that tells samples apart."""
+        for part, counts in fold_repeats(rows):
+            self._count(part, counts)
+            keys, values = self._columns(part, counts)
+            yield self._resolve(group(keys, values))
 
     def _take_sampled(self, rows: CallArray) -> CallArray:
         """Put sampled calls into their strata; returns the calls that count as they are.
@@ -225,8 +232,7 @@ class Aggregator:
         for kind, count in zip(*np.unique(outside["kind"], return_counts=True), strict=True):
             self.ledger.dropped[Kind(kind).name.lower(), "outside_window"] += int(count)
         for stratum, inside in sampled:
-            self._count(inside)
-            stratum.parts.append(self._resolve(group(*self._columns(inside))))
+            stratum.parts.extend(self._groups(inside))
         return exact
 
     def _close_strata(self, time_ns: int) -> Iterator[Bundle]:
@@ -285,8 +291,9 @@ class Aggregator:
             if stack is not None and stack.process in self._stack_keys:
                 self._stack_keys[stack.process].discard(key)
 
-    def _count(self, rows: CallArray) -> None:
-        for kind, count in enumerate(np.bincount(rows["kind"], minlength=len(Kind)).tolist()):
+    def _count(self, rows: CallArray, counts: NDArray[np.int64]) -> None:
+        # Sums of whole numbers, exact in floating point.
+        for kind, count in enumerate(np.bincount(rows["kind"], counts).astype(np.int64).tolist()):
             if not count:
                 continue
             name = Kind(kind).name.lower() if kind in set(Kind) else f"kind {kind}"
@@ -295,10 +302,14 @@ class Aggregator:
             else:
                 self.ledger.remarks["calls of unknown kind"] += count
         unreadable = (rows["flags"] & CallFlag.ARGS_UNREADABLE) != 0
-        self.ledger.remarks["arguments unreadable"] += int(unreadable.sum())
+        self.ledger.remarks["arguments unreadable"] += int(counts[unreadable].sum())
 
-    def _columns(self, rows: CallArray) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """Keys: tgid|kind|api|mode, process start, kernel handle or driver command, stack (2), link (3).
+    def _columns(
+        self, rows: CallArray, counts: NDArray[np.int64]
+    ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """Columns of calls that were made `counts` times each.
+
+        Keys: tgid|kind|api|mode, process start, kernel handle or driver command, stack (2), link (3).
 
         Values: submissions or samples, copied bytes, nanoseconds waited, off the CPU or in the device driver.
         """
@@ -319,7 +330,9 @@ class Aggregator:
         values[:, 0] = _IS_SUBMISSION[kinds]
         is_copy = kinds == Kind.COPY
         possible = rows["bytes"] <= _MAX_COPY_BYTES
-        self.ledger.remarks["impossible copy sizes, taken as 0"] += int((is_copy & ~possible).sum())
+        self.ledger.remarks["impossible copy sizes, taken as 0"] += int(
+            counts[is_copy & ~possible].sum()
+        )
         values[:, 1] = np.where(is_copy & possible, rows["bytes"], 0)
         values[:, 2] = waits.duration_ns
         threads = find_thread_times(rows)
@@ -328,6 +341,7 @@ class Aggregator:
             keys[threads.rows, 2] = threads.subject
             values[threads.rows, 0] = threads.count
             values[threads.rows, 2] = threads.duration_ns
+        values *= counts[:, None]
         return keys, values
 
     def _resolve(self, groups: Groups) -> Groups:
@@ -379,15 +393,18 @@ class Aggregator:
         if self._options.window_ns is None or self._start is None:
             yield 0, everything
             return
+        first, last = (
+            self._window_index(int(times_ns.min())),
+            self._window_index(int(times_ns.max())),
+        )
+        if self._closed_before <= first == last:
+            yield first, everything
+            return
         indexes = (times_ns - self._start.time_ns) // self._options.window_ns
         late = indexes < self._closed_before
         if late.any():
             self.ledger.remarks["late for their window"] += int(late.sum())
             indexes = np.maximum(indexes, self._closed_before)
-        first, last = int(indexes.min()), int(indexes.max())
-        if first == last:
-            yield first, everything
-            return
         for index in np.unique(indexes).tolist():
             yield index, indexes == index
 

@@ -18,7 +18,7 @@ from otel_gpuflame.profile.model import Bundle
 from tests.benchmarks import figures, workload
 from tests.benchmarks.figures import Figure, figure
 
-REPEAT: Final = 12
+REPEAT: Final = 6
 OTLP_GZIP_LEVEL: Final = 1
 """As the OTLP/HTTP exporter; the pprof encoder has its own."""
 

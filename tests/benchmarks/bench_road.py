@@ -1,8 +1,9 @@
 """The whole road under load: BPF writes 1,000,000 calls/s, we drain and aggregate, while windows are being encoded.
 
-Real are the rings, the drain thread, one round of the live source (LiveCapture.step) and the aggregator with its
-10 s windows. Stacks are announced before the clock starts: that 10,000 new ones must be symbolised is a matter of the
-first seconds, not of rate.
+Real are the rings, the drain thread, the rounds of the live source (LiveCapture.step) and the aggregator with its 10 s
+windows. Another thread of the same process encodes a window of 10,000 stacks: as often as one closes, and without
+pause. Stacks are announced before the clock starts: that 10,000 new ones must be symbolised is a matter of the first
+seconds, not of rate.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Final
 
 import numpy as np
 
-from otel_gpuflame.capture.bpf.kernel import RingSizes
+from otel_gpuflame.capture.bpf.backend import RingSizes
+from otel_gpuflame.capture.bpf.kernel import CaptureKernel
 from otel_gpuflame.capture.live import LiveCapture, LiveOptions
 from otel_gpuflame.encode.otlp import encode_otlp
 from otel_gpuflame.encode.pprof import encode_pprof
@@ -32,8 +34,10 @@ from tests.benchmarks.figures import Figure
 RATE_PER_S: Final = 1_000_000
 SECONDS: Final = 12.0
 CALL_RING_BYTES: Final = 64 << 20
+OTLP_GZIP_LEVEL: Final = 1
+"""As the OTLP/HTTP exporter."""
+WINDOW_S: Final = 10.0
 _STEP_NS: Final = 50_000_000
-_GZIP_LEVEL: Final = 6
 
 
 class _Recorder(LiveCapture):
@@ -41,72 +45,70 @@ class _Recorder(LiveCapture):
 
     def map_fds(self) -> dict[str, int]:
         """File descriptors of the maps that the producer shares."""
+        assert isinstance(self._kernel, CaptureKernel)
         return {name: self._kernel.object.map_fd(name) for name in flood.SHARED_MAPS}
 
 
 @dataclass(slots=True)
-class _Sequence:
-    """Checks that the calls arrive as they were numbered."""
+class _Load:
+    """What the recorder's loop saw. Calls are numbered: a gap is a loss."""
 
     received: int = 0
     missing: int = 0
+    largest_batch: int = 0
+    longest_round_s: float = 0.0
+    cpu_s: float = 0.0
 
     def take(self, rows: CallArray) -> None:
+        """Check the numbers of a batch. Raises RuntimeError if a call comes twice or out of order."""
         numbers = rows["stream"].astype(np.int64)
-        expected = self.received + self.missing
-        gaps = np.diff(numbers, prepend=expected - 1) - 1
+        gaps = np.diff(numbers, prepend=self.received + self.missing - 1) - 1
         if (gaps < 0).any():
             raise RuntimeError("calls arrived twice or out of order")
         self.missing += int(gaps.sum())
         self.received += len(numbers)
+        self.largest_batch = max(self.largest_batch, len(numbers))
 
 
 @dataclass(slots=True)
 class _Encoder:
-    """Encodes one window again and again in a thread, until stopped."""
+    """Encodes one window again and again in a thread, with a pause in between, until stopped."""
 
     window: Bundle
+    pause_s: float
     stopping: threading.Event = field(default_factory=threading.Event)
     rounds: int = 0
     cpu_s: float = 0.0
 
     def run(self) -> None:
+        """The thread."""
         begin_s = time.thread_time()
         while not self.stopping.is_set():
             for request in encode_otlp([self.window]):
-                gzip.compress(request.SerializeToString(), _GZIP_LEVEL)
+                gzip.compress(request.SerializeToString(), OTLP_GZIP_LEVEL)
             encode_pprof([self.window])
             self.rounds += 1
-        self.cpu_s = time.thread_time() - begin_s
+            self.cpu_s = time.thread_time() - begin_s
+            self.stopping.wait(self.pause_s)
 
 
-@dataclass(slots=True)
-class _Load:
-    """What the recorder's loop saw."""
-
-    sequence: _Sequence = field(default_factory=_Sequence)
-    largest_batch: int = 0
-    longest_round_s: float = 0.0
-    windows: int = 0
-    cpu_s: float = 0.0
-
-
-def measure(seconds: float = SECONDS, rate_per_s: int = RATE_PER_S) -> list[Figure]:
-    """Run the load once."""
+def measure() -> list[Figure]:
+    """Both loads, one after the other."""
     flood.build()
+    return [
+        *_under_load("a window every 10 s", WINDOW_S),
+        *_under_load("windows without pause", 0.0),
+    ]
+
+
+def _under_load(name: str, pause_s: float) -> list[Figure]:
     aggregator, load = Aggregator(), _Load()
-    stacks = workload.stacks()
-    encoder = _Encoder(workload.window())
+    encoder = _Encoder(workload.window(), pause_s)
     recorder = _Recorder(LiveOptions(rings=RingSizes(calls=CALL_RING_BYTES)))
-    with recorder:
-        producer = _start_producer(recorder.map_fds(), rate_per_s, seconds)
-        # The producer has announced its stacks; what it knows nothing of, their frames, is filled in here.
-        announced = [e for e in recorder.step(0) if isinstance(e, Stacks)]
-        if sum(len(each.stacks) for each in announced) != workload.STACKS:
-            raise RuntimeError("not every stack arrived")
-        for event in (recorder.start_event(), stacks, workload.names(), workload.targets()):
-            aggregator.feed(event)
-        before_kib = _resident_kib("VmRSS")
+    with recorder, _producer(recorder) as producer:
+        _prepare(recorder, aggregator)
+        before_mib = _resident_mib("VmRSS")
+        _forget_peak()
         thread = threading.Thread(target=encoder.run)
         process_cpu_s, begin_s = time.process_time(), time.monotonic()
         thread.start()
@@ -118,54 +120,45 @@ def measure(seconds: float = SECONDS, rate_per_s: int = RATE_PER_S) -> list[Figu
             thread.join()
             producer.kill()
         drain_cpu_s = time.process_time() - process_cpu_s - load.cpu_s - encoder.cpu_s
-    ring_full = sum(
-        account_count
-        for account in aggregator.ledger.accounts()
-        for reason, account_count in account.dropped
-        if reason == "ring_full"
-    )
-    share = f"of one core over {wall_s:.1f} s"
-    return [
+    aggregator.finish()
+    cpu = {
+        "live source and aggregation": load.cpu_s,
+        "drain": drain_cpu_s,
+        "encoding": encoder.cpu_s,
+        "producer": produced["cpu_s"],
+    }
+    lost = int(produced["written"]) - load.received
+    counted = _ring_full(aggregator)
+    found = [
+        Figure(name="written", value=produced["written"] / produced["wall_s"], unit="calls/s"),
+        Figure(name="lost", value=lost, unit="calls", note=f"by number; {counted} counted by BPF"),
         Figure(
-            name="written by BPF", value=produced["written"] / produced["wall_s"], unit="calls/s"
-        ),
-        Figure(name="received", value=load.sequence.received, unit="calls"),
-        Figure(
-            name="lost",
-            value=produced["written"] - load.sequence.received,
+            name="profiled",
+            value=sum(aggregator.ledger.profiled.values()),
             unit="calls",
-            note=f"by number; {load.sequence.missing} gaps, {ring_full} by BPF's counters",
+            note=f"of {int(produced['written'])}",
         ),
-        Figure(name="profiled", value=sum(aggregator.ledger.profiled.values()), unit="calls"),
-        Figure(name="windows closed", value=load.windows, unit="bundles"),
-        Figure(name="windows encoded meanwhile", value=encoder.rounds, unit="windows"),
+        Figure(name="windows encoded", value=encoder.rounds, unit="windows"),
         Figure(name="largest batch", value=load.largest_batch, unit="calls"),
         Figure(name="longest round", value=load.longest_round_s * 1e3, unit="ms"),
-        Figure(
-            name="CPU, live source and aggregation",
-            value=100 * load.cpu_s / wall_s,
-            unit="%",
-            note=share,
+        *(
+            Figure(name=f"CPU, {part}", value=100 * seconds / wall_s, unit="%", note="of one core")
+            for part, seconds in cpu.items()
         ),
-        Figure(name="CPU, drain thread", value=100 * drain_cpu_s / wall_s, unit="%", note=share),
-        Figure(
-            name="CPU, encoding thread", value=100 * encoder.cpu_s / wall_s, unit="%", note=share
-        ),
-        Figure(name="CPU, producer", value=100 * produced["cpu_s"] / wall_s, unit="%", note=share),
-        Figure(
-            name="longest pause of the producer", value=produced["longest_pause_s"] * 1e3, unit="ms"
-        ),
-        Figure(name="resident before", value=before_kib / 1024, unit="MiB"),
-        Figure(name="resident at most", value=_resident_kib("VmHWM") / 1024, unit="MiB"),
+        Figure(name="resident before", value=before_mib, unit="MiB"),
+        Figure(name="resident at most", value=_resident_mib("VmHWM"), unit="MiB"),
+    ]
+    return [
+        Figure(name=f"{name}: {each.name}", value=each.value, unit=each.unit, note=each.note)
+        for each in found
     ]
 
 
-def _start_producer(
-    map_fds: dict[str, int], rate_per_s: float, seconds: float
-) -> subprocess.Popen[str]:
-    producer = subprocess.Popen(
+def _producer(recorder: _Recorder) -> subprocess.Popen[str]:
+    map_fds = recorder.map_fds()
+    return subprocess.Popen(
         [
-            *(sys.executable, "-m", "tests.benchmarks.flood", str(rate_per_s), str(seconds)),
+            *(sys.executable, "-m", "tests.benchmarks.flood", str(RATE_PER_S), str(SECONDS)),
             *(f"{name}={fd}" for name, fd in map_fds.items()),
         ],
         cwd=flood.ROOT,
@@ -173,11 +166,22 @@ def _start_producer(
         stdout=subprocess.PIPE,
         pass_fds=tuple(map_fds.values()),
         text=True,
+        bufsize=1,
     )
-    assert producer.stdout is not None
-    if not producer.stdout.readline():
-        raise RuntimeError("the producer did not start")
-    return producer
+
+
+def _prepare(recorder: LiveCapture, aggregator: Aggregator) -> None:
+    """Take in the stacks that the producer announces; it knows no frames, so these are filled in here."""
+    aggregator.feed(recorder.start_event())
+    arrived = 0
+    deadline_s = time.monotonic() + 30
+    while arrived < workload.STACKS:
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"{arrived} of {workload.STACKS} stacks arrived")
+        events = recorder.step(_STEP_NS)
+        arrived += sum(len(event.stacks) for event in events if isinstance(event, Stacks))
+    for event in (workload.stacks(), workload.names(), workload.targets()):
+        aggregator.feed(event)
 
 
 def _receive(
@@ -188,14 +192,12 @@ def _receive(
     assert producer.stdout is not None
     begin_s = time.thread_time()
     producer.stdin.write("go\n")
-    producer.stdin.flush()
     while producer.poll() is None:
         round_begin_s = time.monotonic()
         _take(recorder.step(_STEP_NS), aggregator, load)
         load.longest_round_s = max(load.longest_round_s, time.monotonic() - round_begin_s)
     _take(recorder.finish(), aggregator, load)
     load.cpu_s = time.thread_time() - begin_s
-    load.windows += len(aggregator.finish())
     produced: dict[str, float] = json.loads(producer.stdout.readline())
     return produced
 
@@ -203,15 +205,24 @@ def _receive(
 def _take(events: list[Event], aggregator: Aggregator, load: _Load) -> None:
     for event in events:
         if isinstance(event, Calls):
-            load.sequence.take(event.rows)
-            load.largest_batch = max(load.largest_batch, len(event.rows))
-        load.windows += len(aggregator.feed(event))
+            load.take(event.rows)
+        aggregator.feed(event)
 
 
-def _resident_kib(field_name: str) -> int:
+def _ring_full(aggregator: Aggregator) -> int:
+    accounts = aggregator.ledger.accounts()
+    return sum(n for each in accounts for reason, n in each.dropped if reason == "ring_full")
+
+
+def _forget_peak() -> None:
+    """Have VmHWM start from now (Documentation/filesystems/proc.rst)."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _resident_mib(field_name: str) -> float:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field_name + ":"):
-            return int(line.split()[1])
+            return int(line.split()[1]) / 1024
     raise KeyError(field_name)
 
 

@@ -134,7 +134,6 @@ def main() -> None:
         remedy = " (run as root)" if error.errno in (errno.EPERM, errno.EACCES) else ""
         sys.exit(f"{error}{remedy}")
     flood.announce()
-    print(json.dumps({"ready": True}), flush=True)
     sys.stdin.readline()
     print(json.dumps(run_at(flood, rate_per_s, seconds)), flush=True)
 

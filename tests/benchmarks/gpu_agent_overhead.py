@@ -4,7 +4,7 @@ Usage (root, NVIDIA GPU, PyTorch): python -m tests.benchmarks.gpu_agent_overhead
 
 The agent runs all the time and is switched by SIGUSR2 (on) and SIGUSR1 (off) in the order off on on off …; the
 throughput of each on block is divided by the mean of its off neighbours. Printed: median ratio, its 95 % interval by
-bootstrap over blocks, range. The first second of each block is left out: loading and attaching are not steady state,
+bootstrap over blocks, range. The first 0.7 s of each block are left out: loading and attaching are not steady state,
 and `--keep-start` shows them. An OTLP receiver on loopback takes the profiles.
 """
 
@@ -25,7 +25,7 @@ from tests.integration.collector.sink import OtlpSink
 
 ROOT = Path(__file__).parents[2]
 NS = 1_000_000_000
-SETTLE_NS = NS
+SETTLE_NS = 7 * NS // 10
 
 
 class Progress:

@@ -27,9 +27,12 @@ def _chromium() -> str:
     return next((path for path in map(shutil.which, names) if path), "")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One browser for all tests, with a profile directory of its own."""
+    """One browser for the tests of a module, with a profile directory of its own.
+
+    Not for longer: playwright runs an event loop in this thread, in which no span is ever published.
+    """
     require("browser", _chromium() != "", "no chromium on PATH; apt-get install chromium")
     has_driver = find_spec("playwright") is not None
     require("browser", has_driver, "playwright is missing; pip install playwright")

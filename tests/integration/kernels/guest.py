@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from tests.integration.kernels import guest_init
-from tests.integration.kernels.guest_tree import environment, python, write_tree
+from tests.integration.kernels.guest_tree import environment, python, write_bcc, write_tree
 from tests.integration.kernels.newc import InitramfsWriter
 
 QEMU = "qemu-system-x86_64"
-BOOT_LIMIT_S = 280
+BOOT_LIMIT_S = 580
 """All of a guest's programs end within this, on an emulated CPU of a busy machine."""
 _JOB_LIMIT_S = 120
-_MEMORY_MIB = 1536
+_MEMORY_MIB = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,24 +46,34 @@ class GuestError(AssertionError):
     """The guest did not do all its jobs; the text ends with its console."""
 
 
-def write_initramfs(
-    path: Path, fakes: Path, programs: Mapping[str, bytes], jobs: Sequence[Job]
-) -> None:
-    """Everything that the guest holds; `programs` are put into /programs."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What a guest holds besides this interpreter and the product."""
+
+    fakes: Path
+    """Folder of the fake driver."""
+    programs: Mapping[str, bytes]
+    """Files that are put into /programs."""
+    bcc: tuple[Path, Path] | None = None
+    """The package of the distribution, and kernel headers."""
+
+
+def write_initramfs(path: Path, contents: Contents, jobs: Sequence[Job]) -> None:
+    """Everything that the guest holds."""
     with path.open("wb") as file:
         archive = InitramfsWriter(file)
         archive.console()
-        write_tree(archive, fakes)
-        for name, content in programs.items():
+        write_tree(archive, contents.fakes)
+        if contents.bcc is not None:
+            write_bcc(archive, *contents.bcc)
+        for name, content in contents.programs.items():
             archive.file(PurePosixPath("/programs") / name, content)
         archive.file(PurePosixPath("/init"), _init_script(), executable=True)
         archive.file(PurePosixPath("/jobs.json"), _jobs_json(jobs))
         archive.finish()
 
 
-def run_guest(
-    kernel: Path, fakes: Path, programs: Mapping[str, bytes], jobs: Sequence[Job]
-) -> dict[str, JobResult]:
+def run_guest(kernel: Path, contents: Contents, jobs: Sequence[Job]) -> dict[str, JobResult]:
     """Boot, run the jobs one after the other, and return their results by name.
 
     Raises:
@@ -71,7 +81,7 @@ def run_guest(
     """
     with tempfile.TemporaryDirectory(prefix="ogf-guest-") as name:
         folder = Path(name)
-        write_initramfs(folder / "initramfs", fakes, programs, jobs)
+        write_initramfs(folder / "initramfs", contents, jobs)
         _boot(kernel, folder)
         console = (folder / "console").read_text(encoding="utf-8", errors="replace")
         results = _read_results(folder / "results")

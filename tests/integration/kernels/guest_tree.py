@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
 APP = PurePosixPath("/app")
 PACKAGES = PurePosixPath("/packages")
 FAKES = PurePosixPath("/fakes")
+HEADERS = PurePosixPath("/headers")
 # What takes room and serves nobody in a guest.
 _LEFT_OUT = frozenset(
     [
@@ -71,6 +72,15 @@ def write_tree(archive: InitramfsWriter, fakes: Path) -> None:
         programs.append(fakes / name)
     named = [Path(path) for path in _loader_paths(_LIBRARIES_BY_NAME)]
     for library in sorted({*named, *_needed_by([*programs, *named])}):
+        archive.copy(library)
+
+
+def write_bcc(archive: InitramfsWriter, package: Path, headers: Path) -> None:
+    """Add BCC where the distribution has it, the compiler that it is linked to, and kernel headers in HEADERS."""
+    _copy_folder(archive, package, PurePosixPath(package))
+    _copy_folder(archive, headers, HEADERS)
+    compiler = Path(next(_loader_paths(["libbcc.so.0"])))
+    for library in sorted({compiler, *_needed_by([compiler])}):
         archive.copy(library)
 
 

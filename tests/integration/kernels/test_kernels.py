@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 
+from otel_gpuflame.capture.bpf.bcc_module import HEADERS_VARIABLE, find_bcc
 from otel_gpuflame.events.wire import Kind
 from otel_gpuflame.profile.sample_types import GPU_LAUNCH, GPU_WAIT
 from tests.integration.bpf.recording import Recording, total
@@ -20,9 +21,11 @@ from tests.integration.kernels.debian import (
     DEBIAN_12,
     DEBIAN_12_NEWEST,
     DebianKernel,
+    kernel_headers,
 )
-from tests.integration.kernels.guest import Job, JobResult, run_guest
-from tests.integration.kernels.guest_tree import APP, python
+from tests.integration.kernels.guest import Contents, Job, JobResult, run_guest
+from tests.integration.kernels.guest_tree import APP, HEADERS, python
+from tests.tiers import require
 
 pytestmark = [pytest.mark.bpf, pytest.mark.kernels, pytest.mark.timeout(900)]
 
@@ -30,28 +33,39 @@ COUNT: Final = 23
 KERNEL_MS: Final = 100
 """Long enough that a program on an emulated CPU still lives when its stacks are resolved."""
 _PROGRAMS: Final = Path(__file__).parent / "programs"
-_RECORDED: Final = "/tmp/record.ogfcap"
-_FOLLOWED: Final = "/tmp/follow.ogfcap"
 
 _LOAD: Final = Job(
     name="load",
     argv=[python(), "/programs/load_objects.py", f"{APP}/otel_gpuflame/_artifacts"],
 )
 _DOCTOR: Final = Job(name="doctor", argv=[python(), "-m", "otel_gpuflame", "doctor", "--json"])
-# Without CPU samples: on an emulated CPU their stacks would still wait to be resolved when the program has ended.
-_RECORD: Final = Job(
-    name="record",
-    argv=[
-        *(python(), "-m", "otel_gpuflame", "record", "--no-cpu", "--no-driver", "-o", _RECORDED),
-        "--",
-        *(python(), f"{APP}/tests/fakes/app_wait.py", str(KERNEL_MS), str(COUNT)),
-    ],
-    files=[_RECORDED],
-)
+
+
+def _record_job(loader: str) -> Job:
+    """Without CPU samples: on an emulated CPU their stacks would still wait to be resolved at the program's end."""
+    file = f"/tmp/{loader}.ogfcap"
+    options = ["--no-cpu", "--no-driver", "--loader", loader, "-o", file]
+    program = [python(), f"{APP}/tests/fakes/app_wait.py", str(KERNEL_MS), str(COUNT)]
+    return Job(
+        name=loader,
+        argv=[python(), "-m", "otel_gpuflame", "record", *options, "--", *program],
+        files=[file],
+        environment={HEADERS_VARIABLE: str(HEADERS)},
+    )
+
+
+_RECORD: Final = _record_job("libbpf")
+_RECORD_BCC: Final = _record_job("bcc")
 _FOLLOW: Final = Job(
     name="follow",
-    argv=[python(), "/programs/follow.py", _FOLLOWED, python(), "/programs/late_work.py"],
-    files=[_FOLLOWED],
+    argv=[
+        python(),
+        "/programs/follow.py",
+        "/tmp/follow.ogfcap",
+        python(),
+        "/programs/late_work.py",
+    ],
+    files=["/tmp/follow.ogfcap"],
 )
 
 
@@ -75,20 +89,28 @@ class Run:
             check["name"]: check for check in json.loads(self.results["doctor"].stdout)["checks"]
         }
 
-    def recording(self, job: str, file: str) -> Recording:
+    def recording(self, job: Job) -> Recording:
         """The capture file that a job left."""
-        result = self.results[job]
+        result = self.results[job.name]
         assert result.exit_code == 0, result.stderr
-        path = self.folder / Path(file).name
-        path.write_bytes(result.files[file])
+        (content,) = result.files.values()
+        path = self.folder / f"{job.name}.ogfcap"
+        path.write_bytes(content)
         return Recording(path, result.exit_code, result.stdout, result.stderr)
 
 
-def _run(kernel: DebianKernel, fakes: Path, factory: pytest.TempPathFactory, *jobs: Job) -> Run:
-    image = bootable(kernel)
+def _contents(fakes: Path, bcc: tuple[Path, Path] | None = None) -> Contents:
     programs = {path.name: path.read_bytes() for path in _PROGRAMS.glob("*.py")}
-    results = run_guest(image, fakes, programs, jobs)
-    return Run(kernel=kernel, results=results, folder=factory.mktemp("guest"))
+    return Contents(fakes=fakes, programs=programs, bcc=bcc)
+
+
+def _bcc() -> tuple[Path, Path]:
+    """The same headers under every kernel: they need not be its own."""
+    package = find_bcc()
+    if package is None:
+        require("kernels", False, "BCC is missing: apt-get install python3-bpfcc")
+        raise AssertionError
+    return package, kernel_headers(DEBIAN_12)
 
 
 @pytest.fixture(
@@ -98,13 +120,17 @@ def run(
     request: pytest.FixtureRequest, fakes: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Run:
     """Everything under a supported kernel, booted once."""
-    return _run(request.param, fakes, tmp_path_factory, _LOAD, _DOCTOR, _RECORD, _FOLLOW)
+    kernel: DebianKernel = request.param
+    jobs = (_LOAD, _DOCTOR, _RECORD, _RECORD_BCC, _FOLLOW)
+    results = run_guest(bootable(kernel), _contents(fakes, _bcc()), jobs)
+    return Run(kernel=kernel, results=results, folder=tmp_path_factory.mktemp("guest"))
 
 
 @pytest.fixture(scope="module")
 def too_old(fakes: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A kernel below the floor."""
-    return _run(DEBIAN_11, fakes, tmp_path_factory, _DOCTOR, _RECORD)
+    results = run_guest(bootable(DEBIAN_11), _contents(fakes), (_DOCTOR, _RECORD))
+    return Run(kernel=DEBIAN_11, results=results, folder=tmp_path_factory.mktemp("guest"))
 
 
 def test_every_program_of_every_object_loads(run: Run) -> None:
@@ -133,7 +159,7 @@ def test_doctor_names_the_reduction_of_kernels_before_6_6(run: Run) -> None:
 
 def test_all_calls_are_recorded(run: Run) -> None:
     """23 launches and 23 waits of the driver's double: each one is there, and the books are exact."""
-    recording = run.recording("record", _RECORDED)
+    recording = run.recording(_RECORD)
     capture = recording.capture
     assert len(capture.kind(Kind.LAUNCH)) == capture.count("launch", "seen") == COUNT
     assert len(capture.kind(Kind.WAIT)) == capture.count("wait", "seen") == COUNT
@@ -143,7 +169,7 @@ def test_all_calls_are_recorded(run: Run) -> None:
 
 def test_waits_have_their_length(run: Run) -> None:
     """Each recorded wait lies inside what the program itself measured around it."""
-    recording = run.recording("record", _RECORDED)
+    recording = run.recording(_RECORD)
     waits = recording.capture.kind(Kind.WAIT)
     recorded = (waits["end_ns"] - waits["start_ns"]).tolist()
     measured = recording.truth["duration_ns"]
@@ -153,11 +179,25 @@ def test_waits_have_their_length(run: Run) -> None:
 
 def test_waits_have_their_python_line(run: Run) -> None:
     """Every wait is under the line that waited, below a kernel whose name was learned."""
-    recording = run.recording("record", _RECORDED)
+    recording = run.recording(_RECORD)
     line = (recording.truth["function"], recording.truth["line"])
     waits = recording.samples(GPU_WAIT)
     assert waits
     assert [sample.frames for sample in waits if line not in sample.python()] == []
+    launched = {sample.frames[-1].name for sample in recording.samples(GPU_LAUNCH)}
+    assert launched == {"saxpy(float*, float*, float, int)"}
+
+
+def test_bcc_records_the_same_calls(run: Run) -> None:
+    """Compiled in the guest, with headers of 6.1: every launch and wait, with lengths and the GPU kernel's name."""
+    recording = run.recording(_RECORD_BCC)
+    capture = recording.capture
+    assert len(capture.kind(Kind.LAUNCH)) == capture.count("launch", "seen") == COUNT
+    waits = capture.kind(Kind.WAIT)
+    recorded = (waits["end_ns"] - waits["start_ns"]).tolist()
+    measured = recording.truth["duration_ns"]
+    assert all(0 < inner <= outer for inner, outer in zip(recorded, measured, strict=True))
+    assert capture.pending() == {}
     launched = {sample.frames[-1].name for sample in recording.samples(GPU_LAUNCH)}
     assert launched == {"saxpy(float*, float*, float, int)"}
 
@@ -172,14 +212,14 @@ def test_nothing_is_left_out(run: Run) -> None:
 def test_a_library_that_is_mapped_later_is_probed(run: Run) -> None:
     """The mmap tracepoints tell of it: every launch after it was probed is there."""
     truth = run.json("follow")["target"][-1]
-    launches = run.recording("follow", _FOLLOWED).capture.kind(Kind.LAUNCH)
+    launches = run.recording(_FOLLOW).capture.kind(Kind.LAUNCH)
     assert (launches["tgid"] == truth["pid"]).sum() == COUNT
 
 
 def test_a_forked_child_is_followed(run: Run) -> None:
     """Its launches are its own, and every launch is in the books."""
     child = run.json("follow")["target"][-1]["child"]
-    capture = run.recording("follow", _FOLLOWED).capture
+    capture = run.recording(_FOLLOW).capture
     launches = capture.kind(Kind.LAUNCH)
     assert (launches["tgid"] == child["pid"]).sum() == child["launches"] > 0
     assert capture.count("launch", "seen") == len(launches) == COUNT + child["launches"]
@@ -188,7 +228,7 @@ def test_a_forked_child_is_followed(run: Run) -> None:
 def test_launches_have_their_span(run: Run) -> None:
     """Every launch has the trace and span that were active in its thread."""
     truth = run.json("follow")["target"][-1]
-    rows = run.recording("follow", _FOLLOWED).capture.kind(Kind.LAUNCH)
+    rows = run.recording(_FOLLOW).capture.kind(Kind.LAUNCH)
     rows = rows[rows["tgid"] == truth["pid"]]
     spans = {(bytes(row["trace_id"]).hex(), bytes(row["span_id"]).hex()) for row in rows}
     assert spans == {(truth["trace_id"], truth["span_id"])}
@@ -196,13 +236,13 @@ def test_launches_have_their_span(run: Run) -> None:
 
 def test_system_calls_on_devices_arrive(run: Run) -> None:
     """Each ioctl of the program is there, with its command."""
-    rows = run.recording("follow", _FOLLOWED).capture.kind(Kind.DRIVER)
+    rows = run.recording(_FOLLOW).capture.kind(Kind.DRIVER)
     assert (rows["object"] == 0x4601).sum() == COUNT
 
 
 def test_samples_and_pauses_arrive(run: Run) -> None:
     """The burst on the CPU has samples, and each pause of the program has an off-CPU stack."""
-    capture = run.recording("follow", _FOLLOWED).capture
+    capture = run.recording(_FOLLOW).capture
     assert len(capture.kind(Kind.CPU_SAMPLE)) > 0
     assert len(capture.kind(Kind.OFF_CPU)) >= COUNT
 
@@ -213,7 +253,7 @@ def test_a_kernel_below_the_floor_is_refused_by_name(too_old: Run) -> None:
     check = too_old.checks()["kernel"]
     assert check["status"] == "fail"
     assert "5.15" in check["remedy"]
-    recorded = too_old.results["record"]
+    recorded = too_old.results[_RECORD.name]
     assert recorded.exit_code == 3
     assert "Kernel 5.15 or newer" in recorded.stderr
     assert "Traceback" not in recorded.stderr

@@ -10,6 +10,7 @@ import json
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -122,7 +123,11 @@ def last_truth(program: Running) -> dict[str, Any]:
 @pytest.fixture
 def available() -> None:
     """PoCL and namespaces."""
-    require("bpf", shutil.which("unshare") is not None, "unshare (util-linux) is missing")
+    command = ["unshare", "-mpf", "--mount-proc", "true"]
+    can_unshare = (
+        shutil.which("unshare") is not None and not subprocess.run(command, check=False).returncode
+    )
+    require("bpf", can_unshare, "unshare must make mount and pid namespaces")
     require("bpf", importlib.util.find_spec("pyopencl") is not None, "pip install pyopencl")
     has_driver = any(Path("/etc/OpenCL/vendors").glob("pocl*.icd"))
     require("bpf", has_driver, "PoCL is missing: apt-get install pocl-opencl-icd")
