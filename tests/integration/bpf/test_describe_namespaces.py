@@ -152,7 +152,7 @@ def probed(text: str) -> list[str]:
 
 def is_inside(path: str) -> bool:
     """Whether it is the library of a namespace."""
-    return path.endswith(f"/root{INSIDE}/libcuda.so.1")
+    return path == f"{INSIDE}/libcuda.so.1"
 
 
 services = pytest.mark.parametrize("service", [each.service for each in CONTAINERS])
@@ -222,11 +222,11 @@ def test_launches_link_to_the_spans_of_their_own_program(
 
 
 def test_the_library_is_probed_where_the_target_sees_it(recording: Recording, fakes: Path) -> None:
-    """Through /proc/PID/root: the host has no such file."""
+    """By the mapped inode: the host has no file of that name."""
     paths = probed(recording.stderr)
     assert sum(map(is_inside, paths)) == 2
     assert not os.path.exists(f"{INSIDE}/libcuda.so.1")
-    assert [path for path in paths if path.endswith(f"/root{fakes}/libcuda.so.1")]
+    assert f"{fakes}/libcuda.so.1" in paths
 
 
 def test_programs_that_enter_namespaces_while_recorded_are_followed(
