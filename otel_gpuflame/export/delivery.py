@@ -15,9 +15,10 @@ from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 i
     ExportProfilesServiceRequest,
 )
 
+from otel_gpuflame.encode.otlp import encode_requests
 from otel_gpuflame.export import Exporter
 from otel_gpuflame.export.result import ExportResult, Outcome
-from otel_gpuflame.export.shipment import EXPORTED, REJECTED, Shipment
+from otel_gpuflame.export.shipment import EXPORTED, REJECTED, Encode, Shipment
 from otel_gpuflame.profile.model import Bundle
 
 logger = logging.getLogger(__name__)
@@ -63,12 +64,14 @@ class Delivery:
         self,
         exporter: Exporter,
         *,
+        encode: Encode = encode_requests,
         max_bytes: int = MAX_BYTES,
         clock: Callable[[], float] = time.monotonic,
         wait: Wait = threading.Condition.wait,
     ) -> None:
         """`clock` gives seconds that never go back."""
         self._exporter = exporter
+        self._encode = encode
         self._max_bytes = max_bytes
         self._clock = clock
         self._wait_on = wait
@@ -110,7 +113,7 @@ class Delivery:
         """Queue a bundle. Neither blocks nor logs: it is called by the thread that captures."""
         with self._changed:
             self._number += 1
-            shipment = Shipment(bundle, self._number, self._clock())
+            shipment = Shipment(bundle, self._number, self._clock(), self._encode)
             if not shipment.profiles:
                 return
             self._counts["put"] += shipment.profiles

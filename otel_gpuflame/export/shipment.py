@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 from otel_gpuflame.encode.otlp import EncodedRequest, encode_requests
 from otel_gpuflame.encode.otlp_request import Part
@@ -22,13 +23,22 @@ _STACK_BYTES: Final = 64
 _INDEX_BYTES: Final = 8
 
 
+class Encode(Protocol):
+    """`encode_requests`, or something that does the same elsewhere."""
+
+    def __call__(self, bundles: Sequence[Bundle], *, dropped: Counter[str]) -> list[EncodedRequest]:
+        """Requests of `bundles`; what is too large is counted in `dropped`."""
+
+
 class Shipment:
     """A bundle with its requests. Profiles are told apart by sample type, which occurs once in a bundle.
 
     A profile whose samples went into several requests counts as rejected if one of these was.
     """
 
-    def __init__(self, bundle: Bundle, number: int, since_s: float) -> None:
+    def __init__(
+        self, bundle: Bundle, number: int, since_s: float, encode: Encode = encode_requests
+    ) -> None:
         """`number` is the place in the order of arrival, `since_s` the time of arrival in seconds."""
         self.number = number
         self.since_s = since_s
@@ -43,6 +53,7 @@ class Shipment:
         self.was_accepted = False
         """Whether any request was."""
         self._bundle = bundle
+        self._encode = encode
         self._is_encoded = False
         self._types = [p.sample_type for p in bundle.profiles if len(p.value)]
         self._fates: dict[ValueType, str] = {}
@@ -96,7 +107,7 @@ class Shipment:
 
     def _encoded(self, bundle: Bundle, messages: list[str]) -> list[EncodedRequest]:
         dropped: Counter[str] = Counter()
-        encoded = encode_requests([bundle], dropped=dropped)
+        encoded = self._encode([bundle], dropped=dropped)
         for name, value in dropped.items():
             messages.append(f"a stack is too large for any request: {value} of {name} are dropped")
         sent = {sample_type for each in encoded for sample_type in _types(each)}

@@ -17,6 +17,7 @@ from otel_gpuflame.export import OtlpOptions, open_exporter
 from otel_gpuflame.export.agent_snapshot import AgentSnapshot
 from otel_gpuflame.export.delivery import Delivery
 from otel_gpuflame.export.options import SelfTelemetryOptions
+from otel_gpuflame.pipeline.encoding import EncodingProcess
 from otel_gpuflame.pipeline.status import AgentStatus
 from otel_gpuflame.profile.aggregate import AggregateOptions, Aggregator
 from otel_gpuflame.profile.model import Bundle
@@ -65,7 +66,8 @@ class Agent:
         self._options = options
         self._control = control
         self.status = AgentStatus()
-        self.delivery = Delivery(open_exporter(options.destination))
+        self._encode = EncodingProcess()
+        self.delivery = Delivery(open_exporter(options.destination), encode=self._encode)
         self._telemetry = self._start_telemetry()
 
     def snapshot(self) -> AgentSnapshot:
@@ -104,6 +106,7 @@ class Agent:
         if sender.is_alive():
             self.delivery.abort()
             sender.join(0.5)
+        self._encode.close()
         left = self.delivery.counts().waiting
         if left:
             logger.warning("export: %d profiles were on their way when time was up", left)

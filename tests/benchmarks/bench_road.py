@@ -1,9 +1,9 @@
 """The whole road under load: BPF writes 1,000,000 calls/s, we drain and aggregate, while windows are being encoded.
 
 Real are the rings, the drain thread, the rounds of the live source (LiveCapture.step) and the aggregator with its 10 s
-windows. Another thread of the same process encodes a window of 10,000 stacks: as often as one closes, and without
-pause. Stacks are announced before the clock starts: that 10,000 new ones must be symbolised is a matter of the first
-seconds, not of rate.
+windows. A window of 10,000 stacks is encoded meanwhile, as the agent does it: OTLP in the encoding process, gzip in the
+thread that exports. As often as a window closes, and without pause. Stacks are announced before the clock starts: that
+10,000 new ones must be symbolised is a matter of the first seconds, not of rate.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -23,9 +24,8 @@ import numpy as np
 from otel_gpuflame.capture.bpf.backend import RingSizes
 from otel_gpuflame.capture.bpf.kernel import CaptureKernel
 from otel_gpuflame.capture.live import LiveCapture, LiveOptions
-from otel_gpuflame.encode.otlp import encode_otlp
-from otel_gpuflame.encode.pprof import encode_pprof
 from otel_gpuflame.events.records import CallArray, Calls, Event, Stacks
+from otel_gpuflame.pipeline.encoding import EncodingProcess
 from otel_gpuflame.profile.aggregate import Aggregator
 from otel_gpuflame.profile.model import Bundle
 from tests.benchmarks import figures, flood, workload
@@ -76,6 +76,7 @@ class _Encoder:
 
     window: Bundle
     pause_s: float
+    encode: EncodingProcess = field(default_factory=EncodingProcess)
     stopping: threading.Event = field(default_factory=threading.Event)
     rounds: int = 0
     cpu_s: float = 0.0
@@ -84,9 +85,8 @@ class _Encoder:
         """The thread."""
         begin_s = time.thread_time()
         while not self.stopping.is_set():
-            for request in encode_otlp([self.window]):
-                gzip.compress(request.SerializeToString(), OTLP_GZIP_LEVEL)
-            encode_pprof([self.window])
+            for encoded in self.encode([self.window], dropped=Counter()):
+                gzip.compress(encoded.request.SerializeToString(), OTLP_GZIP_LEVEL)
             self.rounds += 1
             self.cpu_s = time.thread_time() - begin_s
             self.stopping.wait(self.pause_s)
@@ -118,6 +118,7 @@ def _under_load(name: str, pause_s: float) -> list[Figure]:
             wall_s = time.monotonic() - begin_s
             encoder.stopping.set()
             thread.join()
+            encoder.encode.close()
             producer.kill()
         drain_cpu_s = time.process_time() - process_cpu_s - load.cpu_s - encoder.cpu_s
     aggregator.finish()

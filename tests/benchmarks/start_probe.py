@@ -9,8 +9,7 @@ import time
 
 _ENTERED_NS = time.monotonic_ns()
 
-import contextlib  # noqa: E402 - the clock above must come before any import
-import json  # noqa: E402
+import json  # noqa: E402 - the clock above must come before any import
 import sys  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -39,6 +38,7 @@ def main() -> None:
             if calls is not None and "available" not in times:
                 times["available"] = time.monotonic_ns()
                 times["called"] = int(calls.rows["start_ns"].min())
+                _write(report, times)
             return result
 
         setattr(owner, method, wrapped)
@@ -48,9 +48,14 @@ def main() -> None:
     clocked(StoppedCommand, "release")
     clocked(LiveCapture, "step")
     sys.argv[1:] = sys.argv[2:]
-    with contextlib.suppress(SystemExit):
-        run()
-    report.write_text(json.dumps(times))
+    run()
+
+
+def _write(report: Path, times: dict[str, int]) -> None:
+    """At once or not at all: somebody waits for the file."""
+    draft = report.with_suffix(".draft")
+    draft.write_text(json.dumps(times))
+    draft.rename(report)
 
 
 def _events(result: object) -> list[object]:

@@ -1,0 +1,42 @@
+"""Encoding elsewhere gives what encoding here gives."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from otel_gpuflame.encode.otlp import encode_requests
+from otel_gpuflame.pipeline.encoding import EncodingProcess
+from tests.unit.encode.bundles import waits_and_launches
+
+
+@pytest.fixture
+def encode() -> Iterator[EncodingProcess]:
+    """An encoding process, ended with the test."""
+    process = EncodingProcess()
+    yield process
+    process.close()
+
+
+def test_requests_are_the_same(encode: EncodingProcess) -> None:
+    """Byte for byte, and nothing is dropped."""
+    dropped: Counter[str] = Counter()
+    there = encode([waits_and_launches()], dropped=dropped)
+    here = encode_requests([waits_and_launches()], dropped=Counter())
+    assert [e.request for e in there] == [e.request for e in here]
+    assert not dropped
+
+
+def test_a_process_that_dies_is_replaced(encode: EncodingProcess) -> None:
+    """The window in hand is encoded here, the next one in another process."""
+    expected = [e.request for e in encode([waits_and_launches()], dropped=Counter())]
+    (worker,) = multiprocessing.active_children()
+    worker.kill()
+    worker.join()
+    again = [e.request for e in encode([waits_and_launches()], dropped=Counter())]
+    assert again == expected
+    assert [e.request for e in encode([waits_and_launches()], dropped=Counter())] == expected
+    assert multiprocessing.active_children() != [worker]
