@@ -22,7 +22,7 @@ from otel_gpuflame.profile.model import Bundle
 logger = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
-_NICENESS = 5
+_NICENESS = 19
 """Capture goes first where processors are short."""
 
 
