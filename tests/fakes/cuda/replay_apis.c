@@ -5,28 +5,27 @@
 #include "internal.h"
 #include "transcript.h"
 
-#define OGF_REPLAY_APIS(X)                                                                                             \
-	X(cuLaunchKernel, LAUNCH)                                                                                      \
-	X(cuLaunchKernel_ptsz, LAUNCH) X(cuLaunchKernelEx, LAUNCH_EX) X(cuLaunchKernelEx_ptsz, LAUNCH_EX) X(           \
-		cuLaunchCooperativeKernel, COOPERATIVE) X(cuLaunchCooperativeKernel_ptsz, COOPERATIVE)                 \
-		X(cuGraphLaunch, GRAPH) X(cuGraphLaunch_ptsz, GRAPH) X(cuCtxSynchronize, VOID) X(                      \
-			cuStreamSynchronize, STREAM) X(cuStreamSynchronize_ptsz, STREAM) X(cuStreamQuery, STREAM)      \
-			X(cuStreamQuery_ptsz, STREAM) X(cuEventSynchronize, EVENT) X(cuEventQuery, EVENT) X(           \
-				cuEventRecord, RECORD) X(cuEventRecord_ptsz, RECORD) X(cuStreamWaitEvent, STREAM_WAIT) \
-				X(cuStreamWaitEvent_ptsz, STREAM_WAIT) X(cuMemcpyHtoD_v2,                              \
-									 COPY_IN) X(cuMemcpyHtoD_v2_ptds, COPY_IN)     \
-					X(cuMemcpyDtoH_v2, COPY_OUT) X(cuMemcpyDtoH_v2_ptds, COPY_OUT) X(              \
-						cuMemcpyDtoD_v2, COPY_DEVICE) X(cuMemcpyDtoD_v2_ptds, COPY_DEVICE)     \
-						X(cuMemcpyHtoDAsync_v2, COPY_IN_ASYNC) X(cuMemcpyHtoDAsync_v2_ptsz,    \
-											 COPY_IN_ASYNC)                \
-							X(cuMemcpyDtoHAsync_v2,                                        \
-							  COPY_OUT_ASYNC) X(cuMemcpyDtoHAsync_v2_ptsz, COPY_OUT_ASYNC) \
-								X(cuMemcpyDtoDAsync_v2, COPY_DEVICE_ASYNC) X(          \
-									cuMemcpyDtoDAsync_v2_ptsz, COPY_DEVICE_ASYNC)  \
-									X(cuMemsetD8Async, SET_ASYNC)                  \
-										X(cuMemsetD8Async_ptsz, SET_ASYNC)     \
-											X(cuMemAlloc_v2, ALLOCATE)     \
-												X(cuMemFree_v2, FREE)
+/* clang-format off: a table */
+#define OGF_REPLAY_APIS(X) \
+	X(cuLaunchKernel, LAUNCH) X(cuLaunchKernel_ptsz, LAUNCH) \
+	X(cuLaunchKernelEx, LAUNCH_EX) X(cuLaunchKernelEx_ptsz, LAUNCH_EX) \
+	X(cuLaunchCooperativeKernel, COOPERATIVE) X(cuLaunchCooperativeKernel_ptsz, COOPERATIVE) \
+	X(cuGraphLaunch, GRAPH) X(cuGraphLaunch_ptsz, GRAPH) \
+	X(cuCtxSynchronize, VOID) \
+	X(cuStreamSynchronize, STREAM) X(cuStreamSynchronize_ptsz, STREAM) \
+	X(cuStreamQuery, STREAM) X(cuStreamQuery_ptsz, STREAM) \
+	X(cuEventSynchronize, EVENT) X(cuEventQuery, EVENT) \
+	X(cuEventRecord, RECORD) X(cuEventRecord_ptsz, RECORD) \
+	X(cuStreamWaitEvent, STREAM_WAIT) X(cuStreamWaitEvent_ptsz, STREAM_WAIT) \
+	X(cuMemcpyHtoD_v2, COPY_IN) X(cuMemcpyHtoD_v2_ptds, COPY_IN) \
+	X(cuMemcpyDtoH_v2, COPY_OUT) X(cuMemcpyDtoH_v2_ptds, COPY_OUT) \
+	X(cuMemcpyDtoD_v2, COPY_DEVICE) X(cuMemcpyDtoD_v2_ptds, COPY_DEVICE) \
+	X(cuMemcpyHtoDAsync_v2, COPY_IN_ASYNC) X(cuMemcpyHtoDAsync_v2_ptsz, COPY_IN_ASYNC) \
+	X(cuMemcpyDtoHAsync_v2, COPY_OUT_ASYNC) X(cuMemcpyDtoHAsync_v2_ptsz, COPY_OUT_ASYNC) \
+	X(cuMemcpyDtoDAsync_v2, COPY_DEVICE_ASYNC) X(cuMemcpyDtoDAsync_v2_ptsz, COPY_DEVICE_ASYNC) \
+	X(cuMemsetD8Async, SET_ASYNC) X(cuMemsetD8Async_ptsz, SET_ASYNC) \
+	X(cuMemAlloc_v2, ALLOCATE) X(cuMemFree_v2, FREE)
+/* clang-format on */
 
 /* Only the addresses are taken here; replay.c casts them to the type of their shape. */
 #define OGF_DECLARE(name, shape) extern CUresult name();
