@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every counted entry point once. Names that share an address count as one: see OGF_ALIAS. */
-/* clang-format off: a table */
+/* A table, one function family a line. */
+/* clang-format off */
 #define OGF_APIS(X) \
 	X(cuInit) X(cuDriverGetVersion) X(cuGetErrorName) X(cuGetErrorString) \
 	X(cuGetProcAddress) X(cuGetProcAddress_v2) \

@@ -5,7 +5,8 @@
 #include "internal.h"
 #include "transcript.h"
 
-/* clang-format off: a table */
+/* A table, one function family a line. */
+/* clang-format off */
 #define OGF_REPLAY_APIS(X) \
 	X(cuLaunchKernel, LAUNCH) X(cuLaunchKernel_ptsz, LAUNCH) \
 	X(cuLaunchKernelEx, LAUNCH_EX) X(cuLaunchKernelEx_ptsz, LAUNCH_EX) \
