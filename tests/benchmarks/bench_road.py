@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import multiprocessing
+import resource
 import subprocess
 import sys
 import threading
@@ -111,6 +113,7 @@ def _under_load(name: str, pause_s: float) -> list[Figure]:
         _forget_peak()
         thread = threading.Thread(target=encoder.run)
         process_cpu_s, begin_s = time.process_time(), time.monotonic()
+        children_cpu_s = _children_cpu_s()
         thread.start()
         try:
             produced = _receive(recorder, aggregator, load, producer)
@@ -119,13 +122,16 @@ def _under_load(name: str, pause_s: float) -> list[Figure]:
             encoder.stopping.set()
             thread.join()
             encoder.encode.close()
+            for child in multiprocessing.active_children():
+                child.join()
             producer.kill()
         drain_cpu_s = time.process_time() - process_cpu_s - load.cpu_s - encoder.cpu_s
     aggregator.finish()
     cpu = {
         "live source and aggregation": load.cpu_s,
         "drain": drain_cpu_s,
-        "encoding": encoder.cpu_s,
+        "sending thread": encoder.cpu_s,
+        "encoding process": _children_cpu_s() - children_cpu_s - produced["process_cpu_s"],
         "producer": produced["cpu_s"],
     }
     lost = int(produced["written"]) - load.received
@@ -213,6 +219,12 @@ def _take(events: list[Event], aggregator: Aggregator, load: _Load) -> None:
 def _ring_full(aggregator: Aggregator) -> int:
     accounts = aggregator.ledger.accounts()
     return sum(n for each in accounts for reason, n in each.dropped if reason == "ring_full")
+
+
+def _children_cpu_s() -> float:
+    """CPU seconds of child processes that have been waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _forget_peak() -> None:

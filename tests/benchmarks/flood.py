@@ -120,6 +120,7 @@ def run_at(flood: Flood, rate_per_s: float, seconds: float) -> dict[str, float]:
         "written": written,
         "wall_s": wall_s,
         "cpu_s": time.process_time() - cpu_s,
+        "process_cpu_s": time.process_time(),
         "longest_pause_s": longest_pause_s,
     }
 

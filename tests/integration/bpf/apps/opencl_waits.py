@@ -14,7 +14,7 @@ from tests.fakes.app_opencl import KERNEL, SOURCE, make_queue
 MARK = "  # " + "LINE "
 SIZE = 1 << 20
 SIZE_BYTES = 4 * SIZE
-LINGER_S = 0.3
+LINGER_S = 1.0
 """Frames are read from the living process."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -97,7 +98,10 @@ def main() -> None:
             "unsampled": {"launches": unsampled.launches, "waits": 1},
         }
     )
+    time.sleep(LINGER_S)
 
 
 if __name__ == "__main__":
     app_common.run(main)
+LINGER_S = 1.0
+"""Frames are read from the living process: time for that also on a loaded machine."""
