@@ -17,6 +17,8 @@ from tests.fakes.cuda_driver import FakeCuda
 
 ROUNDS = 50
 KERNEL_NS = 200_000
+LINGER_S = 1.0
+"""Frames are read from the living process: time for that also on a loaded machine."""
 UNSAMPLED = SpanContext(
     trace_id=0xA5A5 << 64 | 0x5A5A, span_id=0xBEEF, is_remote=False, trace_flags=TraceFlags(0)
 )
@@ -103,5 +105,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     app_common.run(main)
-LINGER_S = 1.0
-"""Frames are read from the living process: time for that also on a loaded machine."""
