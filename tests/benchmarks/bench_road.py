@@ -57,7 +57,7 @@ class _Load:
 
     received: int = 0
     missing: int = 0
-    largest_batch: int = 0
+    largest_round: int = 0
     longest_round_s: float = 0.0
     cpu_s: float = 0.0
 
@@ -69,7 +69,6 @@ class _Load:
             raise RuntimeError("calls arrived twice or out of order")
         self.missing += int(gaps.sum())
         self.received += len(numbers)
-        self.largest_batch = max(self.largest_batch, len(numbers))
 
 
 @dataclass(slots=True)
@@ -138,15 +137,17 @@ def _under_load(name: str, pause_s: float) -> list[Figure]:
     counted = _ring_full(aggregator)
     found = [
         Figure(name="written", value=produced["written"] / produced["wall_s"], unit="calls/s"),
-        Figure(name="lost", value=lost, unit="calls", note=f"by number; {counted} counted by BPF"),
+        Figure(
+            name="lost", value=lost, unit="calls", note=f"by number; {counted:,} counted by BPF"
+        ),
         Figure(
             name="profiled",
             value=sum(aggregator.ledger.profiled.values()),
             unit="calls",
-            note=f"of {int(produced['written'])}",
+            note=f"of {int(produced['written']):,}",
         ),
         Figure(name="windows encoded", value=encoder.rounds, unit="windows"),
-        Figure(name="largest batch", value=load.largest_batch, unit="calls"),
+        Figure(name="most calls in a round", value=load.largest_round, unit="calls"),
         Figure(name="longest round", value=load.longest_round_s * 1e3, unit="ms"),
         *(
             Figure(name=f"CPU, {part}", value=100 * seconds / wall_s, unit="%", note="of one core")
@@ -200,8 +201,9 @@ def _receive(
     begin_s = time.thread_time()
     producer.stdin.write("go\n")
     while producer.poll() is None:
-        round_begin_s = time.monotonic()
+        round_begin_s, received = time.monotonic(), load.received
         _take(recorder.step(_STEP_NS), aggregator, load)
+        load.largest_round = max(load.largest_round, load.received - received)
         load.longest_round_s = max(load.longest_round_s, time.monotonic() - round_begin_s)
     _take(recorder.finish(), aggregator, load)
     load.cpu_s = time.thread_time() - begin_s
