@@ -72,9 +72,13 @@ def test_samples_are_as_many_as_the_cpu_time_says(busy: Recording) -> None:
 
 
 def test_other_processes_are_not_sampled(busy: Recording) -> None:
-    """A program that was not to be recorded, and the recorder itself, leave no event."""
+    """A program that was not to be recorded, and the recorder itself, leave no event.
+
+    The busy thread never sleeps: it is off the CPU only where the machine gives its CPU to another.
+    """
     rows = busy.capture.rows
-    assert set(rows["kind"].tolist()) == {Kind.CPU_SAMPLE, Kind.OFF_CPU}
+    kinds = set(rows["kind"].tolist())
+    assert {Kind.CPU_SAMPLE} <= kinds <= {Kind.CPU_SAMPLE, Kind.OFF_CPU}
     assert set(rows["tgid"].tolist()) == {busy.truth["pid"]}
 
 
