@@ -67,10 +67,12 @@ bpf: ## Compile the BPF object and the ring drain
 native: ## Compile the libraries that run inside applications
 	$(MAKE) -s -C otel_gpuflame/native
 
-gen: bpf $(VENV)/.dev-stamp ## Regenerate otel_gpuflame/events/wire.py from BTF
-	$(BIN)/python bpf/generate_wire.py otel_gpuflame/_artifacts/capture.bpf.o > $(VENV)/wire.py
-	$(BIN)/ruff format -q $(VENV)/wire.py
-	cp $(VENV)/wire.py otel_gpuflame/events/wire.py
+gen: bpf $(VENV)/.dev-stamp ## Regenerate otel_gpuflame/events/wire.py and wire_gpu.py from BTF
+	$(MAKE) -s -C bpf OUT=$(abspath $(VENV)) $(abspath $(VENV))/gpu_layout.o
+	$(BIN)/python bpf/generate_wire.py bpf otel_gpuflame/_artifacts/capture.bpf.o > $(VENV)/wire.py
+	$(BIN)/python bpf/generate_wire.py gpu $(VENV)/gpu_layout.o > $(VENV)/wire_gpu.py
+	$(BIN)/ruff format -q $(VENV)/wire.py $(VENV)/wire_gpu.py
+	cp $(VENV)/wire.py $(VENV)/wire_gpu.py otel_gpuflame/events/
 
 bench: $(VENV)/.dev-stamp bpf native ## Measure: events/s, start-up, encoding (needs root)
 	$(BIN)/python -m tests.benchmarks.run

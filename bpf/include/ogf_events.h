@@ -77,6 +77,7 @@ enum ogf_call_flag {
 	OGF_CALL_HAS_SPAN = 8,
 	OGF_CALL_HAS_LOCAL_ROOT = 16,
 	OGF_CALL_ARGS_UNREADABLE = 32, /* an argument behind a pointer could not be read: fields are 0 */
+	OGF_CALL_ATTRIBUTED = 64,      /* set by the correlation: its wait is in Attributions, not here */
 };
 
 struct ogf_call_event {

@@ -22,7 +22,8 @@ static __always_inline void ogf_send_process(struct task_struct *task, struct ta
 		event.parent_start_ns = parent->group_leader->start_time;
 	}
 	ogf_count(OGF_KIND_PROCESS, OGF_OUTCOME_SEEN);
-	if (bpf_ringbuf_output(&processes, &event, sizeof(event), 0))
+	/* User space is called: it may have to probe a library that this process begins to use. */
+	if (bpf_ringbuf_output(&processes, &event, sizeof(event), BPF_RB_FORCE_WAKEUP))
 		ogf_count(OGF_KIND_PROCESS, OGF_OUTCOME_RING_FULL);
 	else
 		ogf_count(OGF_KIND_PROCESS, OGF_OUTCOME_SENT);

@@ -20,6 +20,14 @@ from otel_gpuflame.events.capture_format import (
     kind_name,
 )
 from otel_gpuflame.events.capture_tables import TABLES, table_dtype
+from otel_gpuflame.events.executions import (
+    DeviceInfo,
+    Devices,
+    Executions,
+    ExecutionsBegin,
+    ExecutionsEnd,
+    ExecutionWatermark,
+)
 from otel_gpuflame.events.frames import Frame, FrameKind, ProcessKey, Stack, StackKey
 from otel_gpuflame.events.records import (
     Calls,
@@ -251,6 +259,52 @@ def _sampling_window(segment: SegmentDecoder, rows: int) -> SamplingWindow:
     return SamplingWindow(*_single(segment, Kind.SAMPLING_WINDOWS, rows))
 
 
+def _executions(segment: SegmentDecoder, rows: int) -> Executions:
+    return Executions(segment.take(Kind.EXECUTIONS, rows))
+
+
+def _devices(segment: SegmentDecoder, rows: int) -> Devices:
+    return Devices(
+        tuple(
+            DeviceInfo(
+                index=index,
+                uuid=segment.string(uuid),
+                model=segment.string(model),
+                multiprocessors=multiprocessors,
+                threads_per_multiprocessor=threads,
+                blocks_per_multiprocessor=blocks,
+                registers_per_multiprocessor=registers,
+                shared_bytes_per_multiprocessor=shared_bytes,
+            )
+            for (
+                index,
+                uuid,
+                model,
+                multiprocessors,
+                threads,
+                blocks,
+                registers,
+                shared_bytes,
+            ) in segment.take(Kind.DEVICES, rows).tolist()
+        )
+    )
+
+
+def _executions_begin(segment: SegmentDecoder, rows: int) -> ExecutionsBegin:
+    tgid, start_ns, time_ns = _single(segment, Kind.EXECUTIONS_BEGIN, rows)
+    return ExecutionsBegin(ProcessKey(tgid, start_ns), time_ns)
+
+
+def _executions_end(segment: SegmentDecoder, rows: int) -> ExecutionsEnd:
+    tgid, start_ns, time_ns, incomplete = _single(segment, Kind.EXECUTIONS_END, rows)
+    return ExecutionsEnd(ProcessKey(tgid, start_ns), time_ns, segment.string(incomplete))
+
+
+def _execution_watermark(segment: SegmentDecoder, rows: int) -> ExecutionWatermark:
+    tgid, start_ns, time_ns = _single(segment, Kind.EXECUTION_WATERMARKS, rows)
+    return ExecutionWatermark(ProcessKey(tgid, start_ns), time_ns)
+
+
 def _single(segment: SegmentDecoder, kind: Kind, rows: int) -> tuple[int, ...]:
     if rows != 1:
         raise CaptureFileError(f"expected one row of {kind_name(kind)} an event, found {rows}")
@@ -270,6 +324,11 @@ _DECODERS: Mapping[int, Callable[[SegmentDecoder, int], Event]] = MappingProxyTy
         Kind.PROCESSES_ENDED: _processes_ended,
         Kind.SAMPLING_WINDOWS: _sampling_window,
         Kind.STACKS_FORGOTTEN: _stacks_forgotten,
+        Kind.EXECUTIONS: _executions,
+        Kind.DEVICES: _devices,
+        Kind.EXECUTIONS_BEGIN: _executions_begin,
+        Kind.EXECUTIONS_END: _executions_end,
+        Kind.EXECUTION_WATERMARKS: _execution_watermark,
     }
 )
 

@@ -15,6 +15,13 @@ from numpy.typing import NDArray
 from otel_gpuflame.errors import CaptureFileError
 from otel_gpuflame.events.capture_format import Kind
 from otel_gpuflame.events.capture_tables import table_dtype
+from otel_gpuflame.events.executions import (
+    Devices,
+    Executions,
+    ExecutionsBegin,
+    ExecutionsEnd,
+    ExecutionWatermark,
+)
 from otel_gpuflame.events.frames import Frame, ProcessKey
 from otel_gpuflame.events.records import (
     CaptureStart,
@@ -205,6 +212,47 @@ def _sampling_window(event: SamplingWindow, dictionary: WriteDictionary) -> Enco
     return _encoded(Kind.SAMPLING_WINDOWS, [astuple(event)], {})
 
 
+def _executions(event: Executions, dictionary: WriteDictionary) -> EncodedEvent:
+    del dictionary
+    rows = event.rows
+    if rows.ndim != 1 or rows.dtype != table_dtype(Kind.EXECUTIONS):
+        raise ValueError(f"expected rows of EXECUTION, found {rows.dtype} of shape {rows.shape}")
+    return EncodedEvent(Kind.EXECUTIONS, len(rows), {Kind.EXECUTIONS: rows.copy()})
+
+
+def _devices(event: Devices, dictionary: WriteDictionary) -> EncodedEvent:
+    string = dictionary.string
+    rows = [
+        (
+            each.index,
+            string(each.uuid),
+            string(each.model),
+            each.multiprocessors,
+            each.threads_per_multiprocessor,
+            each.blocks_per_multiprocessor,
+            each.registers_per_multiprocessor,
+            each.shared_bytes_per_multiprocessor,
+        )
+        for each in event.devices
+    ]
+    return _encoded(Kind.DEVICES, rows, {})
+
+
+def _executions_begin(event: ExecutionsBegin, dictionary: WriteDictionary) -> EncodedEvent:
+    del dictionary
+    return _encoded(Kind.EXECUTIONS_BEGIN, [(*_process(event.process), event.time_ns)], {})
+
+
+def _executions_end(event: ExecutionsEnd, dictionary: WriteDictionary) -> EncodedEvent:
+    row = (*_process(event.process), event.time_ns, dictionary.string(event.incomplete))
+    return _encoded(Kind.EXECUTIONS_END, [row], {})
+
+
+def _execution_watermark(event: ExecutionWatermark, dictionary: WriteDictionary) -> EncodedEvent:
+    del dictionary
+    return _encoded(Kind.EXECUTION_WATERMARKS, [(*_process(event.process), event.time_ns)], {})
+
+
 _ENCODERS: Mapping[type, Callable[[Any, WriteDictionary], EncodedEvent]] = MappingProxyType(
     {
         CaptureStart: _capture_start,
@@ -216,6 +264,11 @@ _ENCODERS: Mapping[type, Callable[[Any, WriteDictionary], EncodedEvent]] = Mappi
         ProcessesEnded: _processes_ended,
         SamplingWindow: _sampling_window,
         StacksForgotten: _stacks_forgotten,
+        Executions: _executions,
+        Devices: _devices,
+        ExecutionsBegin: _executions_begin,
+        ExecutionsEnd: _executions_end,
+        ExecutionWatermark: _execution_watermark,
     }
 )
 

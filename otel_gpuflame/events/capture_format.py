@@ -19,7 +19,7 @@ MAGIC = b"\x89OGFCAP\n"
 at once."""
 
 MAJOR_VERSION = 1
-MINOR_VERSION = 0
+MINOR_VERSION = 1
 
 PROLOGUE = struct.Struct("<8sHHII")
 """magic, major, minor, header_bytes, crc32 (of the 16 bytes before it, then the header)."""
@@ -76,6 +76,11 @@ class Kind(IntEnum):
     PROCESSES_ENDED = 23
     SAMPLING_WINDOWS = 24
     STACKS_FORGOTTEN = 25
+    EXECUTIONS = 26
+    DEVICES = 27
+    EXECUTIONS_BEGIN = 28
+    EXECUTIONS_END = 29
+    EXECUTION_WATERMARKS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,10 +16,11 @@ import numpy as np
 
 from otel_gpuflame.events.capture_format import Kind
 from otel_gpuflame.events.capture_schema import TableSchema, describe
+from otel_gpuflame.events.executions import EXECUTION
 
 _PROCESS = [("tgid", "<u4"), ("start_ns", "<i8")]
 
-_COLUMNS: Mapping[Kind, list[tuple[str, str]]] = {
+_COLUMNS: Mapping[Kind, list[tuple[str, str]] | np.dtype[Any]] = {
     Kind.EVENTS: [("kind", "<u2"), ("rows", "<u4")],
     Kind.STRINGS: [("size_bytes", "<u4")],
     Kind.STRING_BYTES: [("byte", "|u1")],
@@ -67,13 +68,27 @@ _COLUMNS: Mapping[Kind, list[tuple[str, str]]] = {
         ("close_ns", "<i8"),
         ("probability_ppb", "<u4"),
     ],
+    Kind.EXECUTIONS: EXECUTION,
+    Kind.DEVICES: [
+        ("index", "<u4"),
+        ("uuid_id", "<u4"),
+        ("model_id", "<u4"),
+        ("multiprocessors", "<u4"),
+        ("threads_per_multiprocessor", "<u4"),
+        ("blocks_per_multiprocessor", "<u4"),
+        ("registers_per_multiprocessor", "<u4"),
+        ("shared_bytes_per_multiprocessor", "<u4"),
+    ],
+    Kind.EXECUTIONS_BEGIN: [*_PROCESS, ("time_ns", "<i8")],
+    Kind.EXECUTIONS_END: [*_PROCESS, ("time_ns", "<i8"), ("incomplete_id", "<u4")],
+    Kind.EXECUTION_WATERMARKS: [*_PROCESS, ("time_ns", "<i8")],
 }
 
 TABLES: Mapping[Kind, TableSchema] = MappingProxyType(
     {kind: describe(kind.name.lower(), np.dtype(columns)) for kind, columns in _COLUMNS.items()}
 )
 
-BYTE_TABLES = frozenset({Kind.CALLS, Kind.STRING_BYTES, Kind.STACK_FRAMES})
+BYTE_TABLES = frozenset({Kind.CALLS, Kind.EXECUTIONS, Kind.STRING_BYTES, Kind.STACK_FRAMES})
 """Tables whose rows stay numbers, so that bytes alone bound them; all others obey
 `MAX_OBJECT_ROWS`."""
 

@@ -8,6 +8,14 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_gpuflame.events.attributions import Attributions
+from otel_gpuflame.events.executions import (
+    Devices,
+    Executions,
+    ExecutionsBegin,
+    ExecutionsEnd,
+    ExecutionWatermark,
+)
 from otel_gpuflame.events.frames import ProcessKey, Stack, StackKey
 
 CallArray: TypeAlias = NDArray[np.void]
@@ -138,4 +146,10 @@ Event: TypeAlias = (
     | SamplingWindow
     | SourceCounters
     | Watermark
+    | Devices
+    | Executions
+    | ExecutionsBegin
+    | ExecutionsEnd
+    | ExecutionWatermark
+    | Attributions
 )

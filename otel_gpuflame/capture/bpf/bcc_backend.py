@@ -17,6 +17,7 @@ from typing import Final
 
 from otel_gpuflame.capture.bpf.backend import LoadReport, RingSizes
 from otel_gpuflame.capture.bpf.bcc_module import BccModule
+from otel_gpuflame.capture.bpf.detaching import detach_together
 from otel_gpuflame.capture.bpf.libbpf import BpfMap, LibbpfError
 from otel_gpuflame.capture.bpf.maps import CaptureMaps
 from otel_gpuflame.capture.bpf.probes import Program
@@ -137,8 +138,7 @@ class _BccObject:
 
     def detach(self) -> None:
         """Let go of every link."""
-        while self._links:
-            self._unlink(self._links[-1])
+        detach_together([partial(self._unlink, link) for link in self._links])
 
     def close(self) -> None:
         """Detach and free. Safe to call twice."""

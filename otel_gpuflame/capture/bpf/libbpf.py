@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from otel_gpuflame.capture.bpf.detaching import detach_together
+
 
 class LibbpfError(OSError):
     """A libbpf call failed; `errno` is the kernel's answer and `filename` what was attempted."""
@@ -165,8 +167,7 @@ class BpfObject:
 
     def detach(self) -> None:
         """Destroy every link of this object."""
-        while self._links:
-            self._destroy(self._links[-1])
+        detach_together([partial(self._destroy, link) for link in self._links])
 
     def close(self) -> None:
         """Detach and free; maps and programs go when nothing else holds them. Safe to call twice."""

@@ -1,0 +1,109 @@
+"""What the correlation of both sides says: so many nanoseconds of one kind, of this stack, for this reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_gpuflame.events import wire
+
+AttributionArray: TypeAlias = NDArray[np.void]
+"""Structured array of `ATTRIBUTION`."""
+
+
+class Measure(IntEnum):
+    """What is measured: one sample type each."""
+
+    GPU_WAIT = 1
+    GPU_TIME = 2
+    GPU_QUEUE = 3
+    GPU_IDLE = 4
+
+
+class Leaf(IntEnum):
+    """What stands at the leaf. KERNEL: the kernel `name`, or what the API `leaf_api` gives the device to do."""
+
+    KERNEL = 1
+    GPU_IDLE = 2
+    """Of a wait: nothing that it waited for ran."""
+    DRIVER = 3
+    """Of a wait: all that it waited for had ended."""
+    LAUNCH_LATENCY = 4
+    WAITS_FOR_EVENT = 5
+    DEVICE_FULL = 6
+    NO_SAMPLE = 7
+    """Of idle time: what the thread did is not known; it stands under the launch that ended the gap."""
+    ON_CPU = 8
+    OFF_CPU = 9
+    DRIVER_CALL = 10
+    """Of idle time: what the thread did meanwhile."""
+    UNKNOWN_NOT_CAPTURED = 11
+    """Of idle time: a process on the device was not captured whole."""
+    UNKNOWN_INCOMPLETE = 12
+    """Of idle time: records are missing."""
+    QUEUE_FULL = 13
+    """Of a wait: a launch was held back and nothing is known of what ran meanwhile."""
+
+
+class NoLaunch(IntEnum):
+    """Why an execution stands under no stack."""
+
+    NONE = 0
+    NO_LAUNCH_RECORD = 1
+    """CUPTI recorded no launch with its correlation id."""
+    NO_PROBE = 2
+    """No probe saw that launch."""
+    DUPLICATE = 3
+    EVICTED = 4
+    """Too much was waiting for its other half."""
+
+
+_OF_CALLS: Final = (
+    "process_start_ns",
+    "stack_hash",
+    "trace_id",
+    "span_id",
+    "local_root_span_id",
+    "tgid",
+    "tid",
+    "api",
+    "flags",
+)
+
+
+def _row_dtype() -> np.dtype[Any]:
+    fields = wire.CALL.fields or {}
+    columns: list[tuple[str, Any]] = [
+        ("time_ns", "<u8"),
+        ("value_ns", "<i8"),
+        ("name", "<u8"),
+        *((name, fields[name][0]) for name in _OF_CALLS),
+        ("device", "<u4"),
+        ("leaf_api", "<u2"),
+        ("measure", "|u1"),
+        ("leaf", "|u1"),
+        ("mode", "|u1"),
+        ("no_launch", "|u1"),
+    ]
+    columns.sort(key=lambda column: -np.dtype(column[1]).base.itemsize)
+    return np.dtype(columns, align=True)
+
+
+ATTRIBUTION: Final = _row_dtype()
+"""Fields of the call that it is about (the launch, the wait; all 0 where there is none), and:
+
+`time_ns`: in which window it counts. `value_ns`: what is added. `name`: handle of the kernel at the leaf, or 0.
+`device`: index of `DeviceInfo`. `measure`, `leaf`, `no_launch`: the enums here. `mode`: `WaitMode` of a wait.
+`leaf_api`: for a leaf that is no kernel, the API whose `detail` says what it is.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Attributions:
+    """Not stored in captures: replay makes them again."""
+
+    rows: AttributionArray
