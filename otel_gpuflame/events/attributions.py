@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, TypeAlias
@@ -76,7 +77,7 @@ _OF_CALLS: Final = (
 
 
 def _row_dtype() -> np.dtype[Any]:
-    fields = wire.CALL.fields or {}
+    fields: Mapping[str, Any] = wire.CALL.fields or {}
     columns: list[tuple[str, Any]] = [
         ("time_ns", "<u8"),
         ("value_ns", "<i8"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -23,7 +24,7 @@ _NAME_HANDLES: Final = 1 << 63
 def _row_dtype() -> np.dtype[Any]:
     """The record of the injected library, with the process, and with host-wide device and name."""
     widened = {"device": "<u4", "name": "<u8"}
-    fields = wire_gpu.RECORD.fields or {}
+    fields: Mapping[str, Any] = wire_gpu.RECORD.fields or {}
     columns: list[tuple[str, Any]] = [
         (name, widened.get(name, place[0]))
         for name, place in fields.items()
