@@ -111,6 +111,7 @@ enum ogf_python_state {
 	OGF_PYTHON_TRUNCATED = 4,   /* deeper than OGF_MAX_PYTHON_FRAMES */
 	OGF_PYTHON_UNSUPPORTED = 5, /* user space has refused this interpreter by version */
 	OGF_PYTHON_NOT_READ = 6,    /* these programs cannot find the thread's frames (BCC) */
+	OGF_PYTHON_NOT_FOUND = 7,   /* among so many threads the search has not come to this one yet */
 };
 
 enum ogf_native_state {

@@ -20,6 +20,7 @@ from otel_gpuflame.events.capture_format import (
     kind_name,
 )
 from otel_gpuflame.events.capture_tables import TABLES, table_dtype
+from otel_gpuflame.events.device_metrics import DeviceMetrics
 from otel_gpuflame.events.executions import (
     DeviceInfo,
     Devices,
@@ -263,6 +264,10 @@ def _executions(segment: SegmentDecoder, rows: int) -> Executions:
     return Executions(segment.take(Kind.EXECUTIONS, rows))
 
 
+def _device_metrics(segment: SegmentDecoder, rows: int) -> DeviceMetrics:
+    return DeviceMetrics(segment.take(Kind.DEVICE_METRICS, rows))
+
+
 def _devices(segment: SegmentDecoder, rows: int) -> Devices:
     return Devices(
         tuple(
@@ -329,6 +334,7 @@ _DECODERS: Mapping[int, Callable[[SegmentDecoder, int], Event]] = MappingProxyTy
         Kind.EXECUTIONS_BEGIN: _executions_begin,
         Kind.EXECUTIONS_END: _executions_end,
         Kind.EXECUTION_WATERMARKS: _execution_watermark,
+        Kind.DEVICE_METRICS: _device_metrics,
     }
 )
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from otel_gpuflame.errors import CaptureFileError
 from otel_gpuflame.events.capture_format import Kind
 from otel_gpuflame.events.capture_tables import table_dtype
+from otel_gpuflame.events.device_metrics import DeviceMetrics
 from otel_gpuflame.events.executions import (
     Devices,
     Executions,
@@ -214,10 +215,19 @@ def _sampling_window(event: SamplingWindow, dictionary: WriteDictionary) -> Enco
 
 def _executions(event: Executions, dictionary: WriteDictionary) -> EncodedEvent:
     del dictionary
-    rows = event.rows
-    if rows.ndim != 1 or rows.dtype != table_dtype(Kind.EXECUTIONS):
-        raise ValueError(f"expected rows of EXECUTION, found {rows.dtype} of shape {rows.shape}")
-    return EncodedEvent(Kind.EXECUTIONS, len(rows), {Kind.EXECUTIONS: rows.copy()})
+    return _as_it_is(Kind.EXECUTIONS, event.rows)
+
+
+def _device_metrics(event: DeviceMetrics, dictionary: WriteDictionary) -> EncodedEvent:
+    del dictionary
+    return _as_it_is(Kind.DEVICE_METRICS, event.rows)
+
+
+def _as_it_is(kind: Kind, rows: NDArray[Any]) -> EncodedEvent:
+    """Rows that are in the form of their table already."""
+    if rows.ndim != 1 or rows.dtype != table_dtype(kind):
+        raise ValueError(f"rows of {rows.dtype} and shape {rows.shape} are none of {kind.name}")
+    return EncodedEvent(kind, len(rows), {kind: rows.copy()})
 
 
 def _devices(event: Devices, dictionary: WriteDictionary) -> EncodedEvent:
@@ -269,6 +279,7 @@ _ENCODERS: Mapping[type, Callable[[Any, WriteDictionary], EncodedEvent]] = Mappi
         ExecutionsBegin: _executions_begin,
         ExecutionsEnd: _executions_end,
         ExecutionWatermark: _execution_watermark,
+        DeviceMetrics: _device_metrics,
     }
 )
 

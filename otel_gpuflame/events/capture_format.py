@@ -81,6 +81,7 @@ class Kind(IntEnum):
     EXECUTIONS_BEGIN = 28
     EXECUTIONS_END = 29
     EXECUTION_WATERMARKS = 30
+    DEVICE_METRICS = 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ import numpy as np
 
 from otel_gpuflame.events.capture_format import Kind
 from otel_gpuflame.events.capture_schema import TableSchema, describe
+from otel_gpuflame.events.device_metrics import DEVICE_METRIC
 from otel_gpuflame.events.executions import EXECUTION
 
 _PROCESS = [("tgid", "<u4"), ("start_ns", "<i8")]
@@ -82,13 +83,22 @@ _COLUMNS: Mapping[Kind, list[tuple[str, str]] | np.dtype[Any]] = {
     Kind.EXECUTIONS_BEGIN: [*_PROCESS, ("time_ns", "<i8")],
     Kind.EXECUTIONS_END: [*_PROCESS, ("time_ns", "<i8"), ("incomplete_id", "<u4")],
     Kind.EXECUTION_WATERMARKS: [*_PROCESS, ("time_ns", "<i8")],
+    Kind.DEVICE_METRICS: DEVICE_METRIC,
 }
 
 TABLES: Mapping[Kind, TableSchema] = MappingProxyType(
     {kind: describe(kind.name.lower(), np.dtype(columns)) for kind, columns in _COLUMNS.items()}
 )
 
-BYTE_TABLES = frozenset({Kind.CALLS, Kind.EXECUTIONS, Kind.STRING_BYTES, Kind.STACK_FRAMES})
+BYTE_TABLES = frozenset(
+    {
+        Kind.CALLS,
+        Kind.EXECUTIONS,
+        Kind.DEVICE_METRICS,
+        Kind.STRING_BYTES,
+        Kind.STACK_FRAMES,
+    }
+)
 """Tables whose rows stay numbers, so that bytes alone bound them; all others obey
 `MAX_OBJECT_ROWS`."""
 

@@ -18,6 +18,7 @@ from otel_gpuflame.events.capture_encode import WriteDictionary, encode_event
 from otel_gpuflame.events.capture_format import Encoding, Kind
 from otel_gpuflame.events.capture_schema import TableSchema, describe, join_rows
 from otel_gpuflame.events.capture_tables import BYTE_TABLES, TABLES, table_dtype
+from otel_gpuflame.events.executions import ExecutionArray, Executions
 from otel_gpuflame.events.records import CallArray, Calls, Event, Watermark
 
 _FLUSH_BYTES = 4 << 20
@@ -80,7 +81,8 @@ class CaptureWriter:
         """Take one event; it is in the file after the next flush. Arrays are copied and may be
         reused by the caller.
 
-        A `Calls` of more than 32 MiB comes back as several; every other event comes back as it is.
+        `Calls` and `Executions` of more than 32 MiB come back as several; every other event comes
+        back as it is.
 
         Raises:
             CaptureFileError: a value of the event does not fit its column (the event is left out,
@@ -91,9 +93,10 @@ class CaptureWriter:
         self._require_open()
         if isinstance(event, Calls):
             self._add_calls(event.rows)
+        elif isinstance(event, Executions):
+            self._add_executions(event.rows)
         else:
-            encoded = encode_event(event, self._dictionary)
-            self._segment.add(encoded.kind, encoded.rows, encoded.tables)
+            self._add(event)
         if self._is_due(event):
             self.flush()
 
@@ -138,6 +141,16 @@ class CaptureWriter:
             self._segment.add(Kind.CALLS, len(part), {Kind.CALLS: part.copy()})
             if self._segment.size_bytes >= _FLUSH_BYTES:
                 self.flush()
+
+    def _add_executions(self, rows: ExecutionArray) -> None:
+        for part in _parts(rows, _BATCH_BYTES):
+            self._add(Executions(part))
+            if self._segment.size_bytes >= _FLUSH_BYTES:
+                self.flush()
+
+    def _add(self, event: Event) -> None:
+        encoded = encode_event(event, self._dictionary)
+        self._segment.add(encoded.kind, encoded.rows, encoded.tables)
 
     def _is_due(self, event: Event) -> bool:
         pending_bytes = self._segment.size_bytes + self._dictionary.new_bytes

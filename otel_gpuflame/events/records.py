@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_gpuflame.events.attributions import Attributions
+from otel_gpuflame.events.device_metrics import DeviceMetrics
 from otel_gpuflame.events.executions import (
     Devices,
     Executions,
@@ -151,5 +152,6 @@ Event: TypeAlias = (
     | ExecutionsBegin
     | ExecutionsEnd
     | ExecutionWatermark
+    | DeviceMetrics
     | Attributions
 )

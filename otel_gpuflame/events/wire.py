@@ -82,6 +82,7 @@ class PythonState(IntEnum):
     TRUNCATED = 4
     UNSUPPORTED = 5
     NOT_READ = 6
+    NOT_FOUND = 7
 
 
 class NativeState(IntEnum):

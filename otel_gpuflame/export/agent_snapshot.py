@@ -59,8 +59,28 @@ class CaptureSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceState:
+    """What the counters of a GPU or MIG instance said last; None: it does not say. Shares are from 0 to 1."""
+
+    uuid: str
+    model: str
+    graphics_active: float | None = None
+    sm_active: float | None = None
+    sm_occupancy: float | None = None
+    tensor_active: float | None = None
+    dram_active: float | None = None
+    memory_used: float | None = None
+    memory_total: float | None = None
+    clock_limits: tuple[str, ...] = ()
+    """Names of the reasons that hold the clocks down, lower case; idleness is none."""
+    services: tuple[tuple[str, float], ...] = ()
+    """(service, share) of the processes that are targets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSnapshot:
     """Everything that metrics are made of."""
 
     capture: CaptureSnapshot = field(default_factory=CaptureSnapshot)
+    devices: tuple[DeviceState, ...] = ()
     delivery: DeliveryCounts = field(default_factory=DeliveryCounts)

@@ -7,43 +7,24 @@ of this runs where calls are captured.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from otel_gpuflame.export.agent_snapshot import AgentSnapshot
+from otel_gpuflame.export.hw_metrics import HW_METRICS
+from otel_gpuflame.export.metric_spec import (
+    COUNTER,
+    GAUGE,
+    UP_DOWN,
+    Instrument,
+    Labels,
+    MetricSpec,
+    Point,
+    metric,
+)
 
 _NS_PER_S: Final = 1e9
-
-Labels = dict[str, "str | int | bool"]
-
-
-class Instrument(Enum):
-    """How values of a metric are to be read."""
-
-    COUNTER = "counter"
-    UP_DOWN_COUNTER = "up-down counter"
-    GAUGE = "gauge"
-
-
-class Point(NamedTuple):
-    """One value with its attributes."""
-
-    value: float
-    attributes: Labels | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricSpec:
-    """A metric: name and unit as in OpenTelemetry's conventions (UCUM), and where its values come from."""
-
-    name: str
-    instrument: Instrument
-    unit: str
-    description: str
-    points: Callable[[AgentSnapshot], Iterable[Point]]
 
 
 def _events(now: AgentSnapshot) -> Iterator[Point]:
@@ -87,127 +68,113 @@ def overhead_points(now: AgentSnapshot) -> Iterator[Point]:
         yield Point(overhead.share, labels)
 
 
-_COUNTER, _UP_DOWN, _GAUGE = Instrument.COUNTER, Instrument.UP_DOWN_COUNTER, Instrument.GAUGE
-
-
-def _spec(
-    name: str,
-    instrument: Instrument,
-    unit: str,
-    points: Callable[[AgentSnapshot], Iterable[Point]],
-    description: str,
-) -> MetricSpec:
-    return MetricSpec(
-        name=name, instrument=instrument, unit=unit, points=points, description=description
-    )
-
-
 METRICS: Final = (
-    _spec(
+    metric(
         "gpu.wait.time",
-        _COUNTER,
+        COUNTER,
         "s",
         _waits,
         "Time that threads of a service spent in driver calls that wait for the GPU",
     ),
-    _spec(
+    metric(
         "gpu.launches",
-        _COUNTER,
+        COUNTER,
         "{launch}",
         _launches,
         "Work that a service gave to the GPU: kernels, graphs, copies, sets",
     ),
-    _spec("gpu.copy.io", _COUNTER, "By", _copies, "Bytes that a service asked the GPU to copy"),
-    _spec(
+    metric("gpu.copy.io", COUNTER, "By", _copies, "Bytes that a service asked the GPU to copy"),
+    metric(
         "otel_gpuflame.events",
-        _COUNTER,
+        COUNTER,
         "{event}",
         _events,
         "Events by what became of them",
     ),
-    _spec(
+    metric(
         "otel_gpuflame.events.pending",
-        _UP_DOWN,
+        UP_DOWN,
         "{event}",
         lambda now: (Point(count, {"kind": kind}) for kind, count in now.capture.pending),
         "Calls that were seen and have not returned yet, or are on their way",
     ),
-    _spec(
+    metric(
         "otel_gpuflame.events.remarked",
-        _COUNTER,
+        COUNTER,
         "{event}",
         lambda now: (Point(count, {"remark": text}) for text, count in now.capture.remarks),
         "Events that are in the profiles with something missing or odd",
     ),
-    _spec(
+    metric(
         "otel_gpuflame.profiles",
-        _COUNTER,
+        COUNTER,
         "{profile}",
         _profiles,
         "Profiles by what became of them",
     ),
-    _spec(
+    metric(
         "otel_gpuflame.export.retries",
-        _COUNTER,
+        COUNTER,
         "{request}",
         lambda now: (Point(now.delivery.retries),),
         "Requests that the receiver did not take and that are sent again",
     ),
-    _spec(
+    metric(
         "otel_gpuflame.queue.samples",
-        _UP_DOWN,
+        UP_DOWN,
         "{sample}",
         lambda now: (Point(now.delivery.waiting_samples),),
         "Samples that wait to be sent",
     ),
-    _spec(
+    metric(
         "otel_gpuflame.queue.size",
-        _UP_DOWN,
+        UP_DOWN,
         "By",
         lambda now: (Point(now.delivery.waiting_bytes),),
         "Memory of the profiles that wait to be sent, estimated",
     ),
-    _spec(
+    metric(
         "otel_gpuflame.targets",
-        _UP_DOWN,
+        UP_DOWN,
         "{process}",
         lambda now: (Point(now.capture.targets),),
         "Processes being captured",
     ),
-    _spec(
+    metric(
         "otel_gpuflame.capturing",
-        _GAUGE,
+        GAUGE,
         "1",
         lambda now: (Point(int(now.capture.is_capturing)),),
         "1 while capture is on, 0 when switched off or stopped by the kill switch",
     ),
-    _spec(
+    metric(
         "otel_gpuflame.duty",
-        _GAUGE,
+        GAUGE,
         "1",
         lambda now: (Point(now.capture.duty),),
         "Share of the time in which launches are captured",
     ),
-    _spec(
+    metric(
         "otel_gpuflame.window.switch.duration",
-        _GAUGE,
+        GAUGE,
         "s",
         lambda now: (Point(now.capture.switch_ns / _NS_PER_S),),
         "Time to open and close one sampling window",
     ),
-    _spec(
+    metric(
         "otel_gpuflame.services.overflow",
-        _COUNTER,
+        COUNTER,
         "{profile}",
         lambda now: (Point(now.capture.overflowed_profiles),),
         "Profiles of services beyond the limit, which share service.name=other in metrics",
     ),
+    *HW_METRICS,
 )
 """Metrics with a bounded set of attributes, which the SDK keeps for good."""
 
-OVERHEAD: Final = _spec(
+OVERHEAD: Final = metric(
     "otel_gpuflame.overhead",
-    _GAUGE,
+    GAUGE,
     "1",
     overhead_points,
     "Estimated share of a process's throughput that capture costs it",

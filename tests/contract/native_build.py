@@ -1,4 +1,4 @@
-"""The BPF object, freshly built from the sources of this checkout, for the tests that check it against Python."""
+"""The objects of bpf/, freshly built from the sources of this checkout, for the tests that check it against Python."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def require_tools(*tools: str) -> None:
     require("bpf", not missing, f"missing: {', '.join(missing)}")
 
 
-def build_object(directory: Path) -> Path:
-    """Compile capture.bpf.c into `directory`."""
-    path = directory / "capture.bpf.o"
+def build_object(directory: Path, name: str = "capture.bpf.o") -> Path:
+    """Build the target `name` of bpf/Makefile into `directory`."""
+    path = directory / name
     command = ["make", "-C", str(ROOT / "bpf"), f"OUT={directory}", str(path)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

@@ -11,11 +11,23 @@ from typing import Any
 
 import numpy as np
 import zstandard
+from numpy.typing import NDArray
 
 from otel_gpuflame.events import wire
 from otel_gpuflame.events.capture_format import Kind
 from otel_gpuflame.events.capture_reader import CaptureReader, read_capture
 from otel_gpuflame.events.capture_writer import CaptureWriter
+from otel_gpuflame.events.device_metrics import DEVICE_METRIC, DeviceMetricArray, DeviceMetrics
+from otel_gpuflame.events.executions import (
+    EXECUTION,
+    DeviceInfo,
+    Devices,
+    ExecutionArray,
+    Executions,
+    ExecutionsBegin,
+    ExecutionsEnd,
+    ExecutionWatermark,
+)
 from otel_gpuflame.events.frames import Frame, FrameKind, ProcessKey, Stack, StackKey, mark
 from otel_gpuflame.events.records import (
     CallArray,
@@ -45,6 +57,24 @@ def calls(count: int, *, seed: int = 0, dtype: np.dtype[Any] = wire.CALL) -> Cal
     return np.frombuffer(data, dtype=dtype).copy()
 
 
+def executions(count: int, *, seed: int = 0) -> ExecutionArray:
+    """`count` rows of random numbers; what is between the columns is 0, as in a file that was read."""
+    return _columns(EXECUTION, count, seed)
+
+
+def device_metrics(count: int, *, seed: int = 0) -> DeviceMetricArray:
+    """As `executions`."""
+    return _columns(DEVICE_METRIC, count, seed)
+
+
+def _columns(dtype: np.dtype[Any], count: int, seed: int) -> NDArray[Any]:
+    rows = np.zeros(count, dtype)
+    random = calls(count, seed=seed, dtype=dtype)
+    for name in dtype.names or ():
+        rows[name] = random[name]
+    return rows
+
+
 def small_recording() -> list[Event]:
     """Every kind of event, in two segments."""
     python = Frame(FrameKind.PYTHON, "train", file="/srv/träin.py", line=88)
@@ -67,6 +97,12 @@ def small_recording() -> list[Event]:
         Calls(calls(2, seed=3)),
         SourceCounters(2_500, (LossCount("launch", "seen", 6), LossCount("launch", "sent", 6))),
         StacksForgotten((StackKey(3, 4),)),
+        Devices((DeviceInfo(index=3, uuid="GPU-1", model="H", multiprocessors=132),)),
+        ExecutionsBegin(PROCESS, 1_100),
+        Executions(executions(2, seed=4)),
+        ExecutionWatermark(PROCESS, 2_600),
+        ExecutionsEnd(PROCESS, 2_700, "ring_full"),
+        DeviceMetrics(device_metrics(3, seed=5)),
         ProcessesEnded((PROCESS,)),
         Watermark(3_000),
     ]
@@ -90,7 +126,7 @@ def read_all(data: bytes) -> tuple[list[Event], CaptureReader]:
 
 def same(left: Event, right: Event) -> bool:
     """Whether two events are equal, arrays byte by byte."""
-    if isinstance(left, Calls) and isinstance(right, Calls):
+    if isinstance(left, (Calls, Executions, DeviceMetrics)) and isinstance(right, type(left)):
         return left.rows.dtype == right.rows.dtype and left.rows.tobytes() == right.rows.tobytes()
     return left == right
 

@@ -68,7 +68,7 @@ def test_truncation_anywhere_gives_a_prefix_and_names_the_damage() -> None:
         assert reader.damage is not None
         assert int(re.split("[ :,]", reader.damage)[2]) in block_offsets
         lengths.add(len(found))
-    assert lengths == {0, 4, 9, 15}
+    assert lengths == {0, 4, 9, 21}
 
 
 def test_truncation_names_offset_and_kind_of_the_cut_block() -> None:
@@ -173,6 +173,15 @@ def test_newer_minor_version_is_read() -> None:
     found, reader = read_all(forge(newer, [data for _, data in BLOCKS]))
     assert_same(found, small_recording())
     assert (reader.version, reader.damage) == ((1, 9), None)
+
+
+def test_older_minor_version_is_read() -> None:
+    """A file of format 1.0 has no schemas for what 1.1 added, and needs none."""
+    kinds = {k: v for k, v in json.loads(HEAD[20:])["kinds"].items() if int(k) < Kind.EXECUTIONS}
+    head = with_header(HEAD[:10] + struct.pack("<H", 0) + HEAD[12:], kinds=kinds)
+    found, reader = read_all(forge(head, [*WHOLE, END]))
+    assert_same(found, [Watermark(5)])
+    assert (reader.version, reader.damage) == ((1, 0), None)
 
 
 def test_unknown_blocks_and_events_are_skipped_and_counted() -> None:

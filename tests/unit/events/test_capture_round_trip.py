@@ -15,6 +15,16 @@ from otel_gpuflame.events import capture_writer, wire
 from otel_gpuflame.events.capture_format import Kind
 from otel_gpuflame.events.capture_reader import read_capture
 from otel_gpuflame.events.capture_writer import CaptureWriter
+from otel_gpuflame.events.device_metrics import DeviceMetrics
+from otel_gpuflame.events.executions import (
+    EXECUTION,
+    DeviceInfo,
+    Devices,
+    Executions,
+    ExecutionsBegin,
+    ExecutionsEnd,
+    ExecutionWatermark,
+)
 from otel_gpuflame.events.frames import Frame, FrameKind, ProcessKey, Stack, StackKey
 from otel_gpuflame.events.records import (
     Calls,
@@ -37,6 +47,8 @@ from tests.unit.events.capture_samples import (
     assert_same,
     calls,
     capture_bytes,
+    device_metrics,
+    executions,
     read_all,
     small_recording,
     split,
@@ -56,6 +68,18 @@ def tuples(of: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
 
 STACKS = st.builds(Stack, st.builds(StackKey, WORD, WORD), PROCESSES, tuples(FRAMES))
 TARGETS = st.builds(TargetInfo, PROCESSES, tuples(st.tuples(TEXT, TEXT | TIME)))
+NUMBER = st.integers(0, 2**32 - 1)
+DEVICES = st.builds(
+    DeviceInfo,
+    index=NUMBER,
+    uuid=TEXT,
+    model=TEXT,
+    multiprocessors=NUMBER,
+    threads_per_multiprocessor=NUMBER,
+    blocks_per_multiprocessor=NUMBER,
+    registers_per_multiprocessor=NUMBER,
+    shared_bytes_per_multiprocessor=NUMBER,
+)
 EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(CaptureStart, TIME, TIME, tuples(st.tuples(TEXT, TEXT))),
     st.builds(lambda n, seed: Calls(calls(n, seed=seed)), st.integers(0, 5), st.integers(0, 9)),
@@ -67,6 +91,18 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(ProcessesEnded, tuples(PROCESSES)),
     st.builds(StacksForgotten, tuples(st.builds(StackKey, WORD, WORD))),
     st.builds(SamplingWindow, TIME, TIME, TIME, TIME, st.integers(0, 10**9)),
+    st.builds(
+        lambda n, seed: Executions(executions(n, seed=seed)), st.integers(0, 5), st.integers(0, 9)
+    ),
+    st.builds(Devices, tuples(DEVICES)),
+    st.builds(ExecutionsBegin, PROCESSES, TIME),
+    st.builds(ExecutionsEnd, PROCESSES, TIME, TEXT),
+    st.builds(ExecutionWatermark, PROCESSES, TIME),
+    st.builds(
+        lambda n, seed: DeviceMetrics(device_metrics(n, seed=seed)),
+        st.integers(0, 5),
+        st.integers(0, 9),
+    ),
 )
 
 
@@ -91,7 +127,7 @@ def test_reader_tells_origin_version_and_progress() -> None:
     """What the writer was given as `created` comes back, and all bytes are accounted for."""
     data = capture_bytes(small_recording())
     _, reader = read_all(data)
-    assert (reader.created, reader.version) == ({"version": "test"}, (1, 0))
+    assert (reader.created, reader.version) == ({"version": "test"}, (1, 1))
     assert reader.bytes_read == len(data)
 
 
@@ -166,6 +202,17 @@ def test_oversized_batches_come_back_in_parts(monkeypatch: pytest.MonkeyPatch) -
     assert b"".join(e.rows.tobytes() for e in found if isinstance(e, Calls)) == calls(25).tobytes()
 
 
+def test_oversized_batches_of_executions_come_back_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As those of calls: several processes may have a full ring each."""
+    monkeypatch.setattr(capture_writer, "_BATCH_BYTES", 10 * EXECUTION.itemsize)
+    found, _ = read_all(capture_bytes([Executions(executions(25)), Executions(executions(0))]))
+    parts = [each.rows for each in found if isinstance(each, Executions)]
+    assert [len(rows) for rows in parts] == [10, 10, 5, 0]
+    assert b"".join(rows.tobytes() for rows in parts) == executions(25).tobytes()
+
+
 def test_dictionary_is_bounded_by_resets(monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording of endlessly new strings starts its dictionary anew, and reads back the same."""
     monkeypatch.setattr(capture_writer, "_DICTIONARY_ENTRIES", 10)
@@ -187,6 +234,10 @@ def test_dictionary_is_bounded_by_resets(monkeypatch: pytest.MonkeyPatch) -> Non
         Watermark(1.5),  # type: ignore[arg-type]
         Targets((TargetInfo(ProcessKey(0, 0), (("k", None),)),)),  # type: ignore[arg-type]
         Stacks((Stack(StackKey(0, 0), ProcessKey(0, 0), (Frame(FrameKind.GPU, "", line=2**63),)),)),
+        Executions(np.zeros(2, dtype=wire.CALL)),
+        Executions(np.zeros((2, 2), dtype=EXECUTION)),
+        Devices((DeviceInfo(index=2**32, uuid="", model=""),)),
+        ExecutionsEnd(ProcessKey(0, 0), 0, None),  # type: ignore[arg-type]
         "text",
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,18 @@ from otel_gpuflame.events import wire
 from otel_gpuflame.events.capture_format import Kind
 from otel_gpuflame.events.capture_schema import conform, describe, join_rows, parse_schema
 from otel_gpuflame.events.codecs import CODECS, can_delta, decode_column, encode_column
+from otel_gpuflame.events.executions import EXECUTION, Executions
 from otel_gpuflame.events.records import Calls, Event, Watermark
 from tests.unit.events.capture_samples import (
     assert_same,
+    block,
     calls,
     capture_bytes,
+    executions,
+    forge,
     read_all,
     split,
+    with_header,
 )
 
 FIELDS = ["<u8", "<i4", "<u2", "|i1", "|u1", "|b1", "<f8", "<f4", "|S5", "(16,)|u1", "(2,3)<u4"]
@@ -98,6 +104,41 @@ def test_calls_of_another_version_keep_their_own_dtype() -> None:
     found, reader = read_all(capture_bytes([Calls(rows)]))
     assert_same(found, [Calls(rows)])
     assert reader.damage is None
+
+
+def test_executions_of_another_version_are_conformed() -> None:
+    """A column that the file lacks is 0, one that nobody knows is left out, the others keep their values."""
+    rows = executions(3)
+    names = [name for name in EXECUTION.names or () if name != "registers_per_thread"]
+    fields: list[Any] = [(name, EXECUTION[name]) for name in reversed(names)]
+    other = np.zeros(3, np.dtype([("priority", "<i2"), *fields]))
+    for name in names:
+        other[name] = rows[name]
+    head, blocks = split(capture_bytes([Executions(rows)]))
+    schema = describe("executions", other.dtype)
+    kinds = json.loads(head[20:])["kinds"] | {str(int(Kind.EXECUTIONS)): schema.to_json()}
+    changed = [
+        block(kind, 3, schema.pack(other)) if kind == Kind.EXECUTIONS else data
+        for kind, data in blocks
+    ]
+    (found,), reader = read_all(forge(with_header(head, kinds=kinds), changed))
+    rows["registers_per_thread"] = 0
+    assert_same([found], [Executions(rows)])
+    assert reader.damage is None
+
+
+def test_executions_that_do_not_fit_are_damage() -> None:
+    """A column of another shape is refused by name, and not cut off."""
+    other: list[Any] = [("bytes", "<u4"), ("grid", "<u4")]
+    head, blocks = split(capture_bytes([Executions(executions(1))]))
+    schema = describe("executions", np.dtype(other))
+    kinds = json.loads(head[20:])["kinds"] | {str(int(Kind.EXECUTIONS)): schema.to_json()}
+    changed = [
+        block(kind, 1, bytes(8)) if kind == Kind.EXECUTIONS else data for kind, data in blocks
+    ]
+    found, reader = read_all(forge(with_header(head, kinds=kinds), changed))
+    assert found == []
+    assert "column 'grid' is <u4, which does not fit" in str(reader.damage)
 
 
 def test_dtype_may_change_within_a_capture() -> None:

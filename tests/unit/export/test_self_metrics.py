@@ -20,6 +20,7 @@ from opentelemetry.sdk.metrics.export import (
 from otel_gpuflame.export.agent_snapshot import (
     AgentSnapshot,
     CaptureSnapshot,
+    DeviceState,
     EventKey,
     ProcessOverhead,
     ServiceTotals,
@@ -54,6 +55,22 @@ STATE = AgentSnapshot(
         duty=0.25,
         switch_ns=40_000_000.0,
         overheads=(ProcessOverhead(4242, "train", 0.008), ProcessOverhead(77, "serve", 0.001)),
+    ),
+    devices=(
+        DeviceState(
+            uuid="GPU-1",
+            model="H200",
+            graphics_active=0.75,
+            sm_active=0.5,
+            sm_occupancy=0.25,
+            tensor_active=0.125,
+            dram_active=0.0,
+            memory_used=600.0,
+            memory_total=1000.0,
+            clock_limits=("hw_thermal", "sw_power_cap"),
+            services=(("serve", 0.25), ("train", 0.5)),
+        ),
+        DeviceState(uuid="MIG-2", model="H200", sm_active=0.5),
     ),
     delivery=DeliveryCounts(
         put=50,
@@ -113,6 +130,9 @@ def labels(**attributes: Any) -> frozenset[tuple[str, Any]]:
 
 
 NO_LABELS = labels()
+GPU = labels(hw__id="GPU-1", hw__model="H200")
+MIG = labels(hw__id="MIG-2", hw__model="H200")
+"""Says no more than one thing: what a device does not say is left out, and 0 is a value."""
 
 
 @pytest.mark.parametrize(
@@ -171,6 +191,33 @@ NO_LABELS = labels()
         ("otel_gpuflame.duty", "1", {NO_LABELS: 0.25}),
         ("otel_gpuflame.window.switch.duration", "s", {NO_LABELS: 0.04}),
         ("otel_gpuflame.services.overflow", "{profile}", {NO_LABELS: 5}),
+        (
+            "hw.gpu.utilization",
+            "1",
+            {frozenset({*GPU, *labels(hw__gpu__task="general")}): 0.75},
+        ),
+        ("hw.gpu.memory.usage", "By", {GPU: 600}),
+        ("hw.gpu.memory.limit", "By", {GPU: 1000}),
+        ("gpu.sm.utilization", "1", {GPU: 0.5, MIG: 0.5}),
+        ("gpu.sm.occupancy", "1", {GPU: 0.25}),
+        ("gpu.tensor.utilization", "1", {GPU: 0.125}),
+        ("gpu.dram.utilization", "1", {GPU: 0.0}),
+        (
+            "gpu.clocks.limited",
+            "1",
+            {
+                frozenset({*GPU, *labels(reason="hw_thermal")}): 1,
+                frozenset({*GPU, *labels(reason="sw_power_cap")}): 1,
+            },
+        ),
+        (
+            "gpu.service.utilization",
+            "1",
+            {
+                frozenset({*GPU, *labels(service__name="serve")}): 0.25,
+                frozenset({*GPU, *labels(service__name="train")}): 0.5,
+            },
+        ),
         (
             "otel_gpuflame.overhead",
             "1",
