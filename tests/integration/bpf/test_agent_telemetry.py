@@ -10,12 +10,14 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from otel_gpuflame.profile.ledger import EVENT_KINDS
 from tests.fakes.build import app_command
+from tests.fakes.nvml.build import build_nvml
 from tests.integration.bpf.recording import LIMIT_S, ROOT, Truth
 from tests.integration.bpf.session import Running, running
 from tests.integration.collector.sink import OtlpSink, Received
@@ -68,6 +70,11 @@ def has_window(sink: OtlpSink) -> bool:
     return any(metrics.total(name) > 0 for metrics in metrics_of(sink))
 
 
+def has_device_shares(sink: OtlpSink) -> bool:
+    """Shares need two samples."""
+    return any(metrics.total("gpu.sm.utilization") > 0 for metrics in metrics_of(sink))
+
+
 def has_profiles(sink: OtlpSink, count: int) -> bool:
     """So many requests with profiles have arrived."""
     return sum(received.signal == "profiles" for received in sink.received) >= count
@@ -85,12 +92,18 @@ def agent_command(sink: OtlpSink, transport: str) -> list[str]:
 class Story:
     """Two programs that held until the agent captured, then ran to their end; the agent was then told to stop."""
 
-    def __init__(self, sink: OtlpSink, transport: str, environment: dict[str, str]) -> None:
+    def __init__(
+        self, sink: OtlpSink, transport: str, environment: dict[str, str], nvml: Path
+    ) -> None:
         # Others may use a GPU library on this host too: these names are ours alone.
         self.launcher, self.waiter = (f"{name}-{transport}-{os.getpid()}" for name in ("a", "b"))
         launch = app_command("app_launch", LAUNCHES, "--rate", 2_000, "--hold")
         wait = app_command("app_wait", 50, WAITS, "--hold")
-        settings = os.environ | {"OTEL_METRIC_EXPORT_INTERVAL": "200"}
+        settings = os.environ | {
+            "OTEL_METRIC_EXPORT_INTERVAL": "200",
+            "LD_LIBRARY_PATH": str(nvml.parent),
+            "FAKE_NVML_DEVICES": "2",
+        }
         with (
             running(launch, environment | {"OTEL_SERVICE_NAME": self.launcher}) as launching,
             running(wait, environment | {"OTEL_SERVICE_NAME": self.waiter}) as waiting,
@@ -99,6 +112,7 @@ class Story:
             assert waiting.truth()["ready"]
             with running(agent_command(sink, transport), settings) as agent:
                 agent.wait_for(lambda: has_window(sink), "a sampling window")
+                agent.wait_for(lambda: has_device_shares(sink), "counters of devices")
                 launching.go()
                 waiting.go()
                 assert (launching.finish(), waiting.finish()) == (0, 0)
@@ -120,10 +134,15 @@ def last_line(program: Running) -> Truth:
 
 
 @pytest.fixture(scope="module", params=["grpc", "http/protobuf"])
-def story(request: pytest.FixtureRequest, environment: dict[str, str]) -> Iterator[Story]:
+def story(
+    request: pytest.FixtureRequest,
+    environment: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Story]:
     """One run over each protocol."""
+    nvml = build_nvml(tmp_path_factory.mktemp("nvml"))
     with OtlpSink() as sink:
-        yield Story(sink, request.param, environment)
+        yield Story(sink, request.param, environment, nvml)
 
 
 def test_launches_are_those_that_the_program_made(story: Story) -> None:
@@ -185,6 +204,15 @@ def test_totals_never_go_back(story: Story) -> None:
         ):
             for labels, value in before.values.get(name, {}).items():
                 assert after.values[name][labels] >= value, (name, labels)
+
+
+def test_devices_tell_how_busy_they_are(story: Story) -> None:
+    """Each device of the host by its UUID, with what the (double of the) driver's library says."""
+    for index in range(2):
+        uuid = f"GPU-00000000-0000-0000-{index:04}-{0:012}"
+        share = story.last.total("gpu.sm.utilization", hw__id=uuid)
+        assert share == pytest.approx((2 + 10 * index) / 100)
+        assert story.last.total("hw.gpu.memory.usage", hw__id=uuid) == 600 + index
 
 
 def test_the_cost_of_capture_is_told_by_process(story: Story) -> None:

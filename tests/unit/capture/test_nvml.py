@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from otel_gpuflame.events.device_metrics import DeviceMetric
+from tests.fakes.nvml.build import build_nvml
 
 ROOT = Path(__file__).parents[3]
-SOURCE = ROOT / "tests" / "fakes" / "nvml" / "nvml.c"
 NS = 1_000_000_000
 
 PROGRAM = """
@@ -36,11 +36,7 @@ print(json.dumps({"failures": sampler.failures, "rounds": [[
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The double, compiled."""
-    path = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
-    subprocess.run(
-        ["cc", "-std=c11", "-Wall", "-Werror", "-fPIC", "-shared", "-o", path, SOURCE], check=True
-    )
-    return path
+    return build_nvml(tmp_path_factory.mktemp("nvml"))
 
 
 def sample(library: Path, *times_ns: int, **settings: str) -> dict[str, Any]:
