@@ -32,8 +32,10 @@ enum ogf_gpu_kind {
 	OGF_GPU_API = 4,      /* a launch in the driver, on the CPU; detail: cbid; thread_pointer: who */
 	OGF_GPU_SYNC = 5,     /* detail: 1 event, 2 stream wait event, 3 stream, 4 context */
 	OGF_GPU_OVERHEAD = 6, /* detail: CUpti_ActivityOverheadKind >> 16 (6: command buffer full) */
-	OGF_GPU_WINDOW_OPEN = 7,
-	OGF_GPU_WINDOW_CLOSE = 8, /* detail: enum ogf_gpu_incomplete */
+	OGF_GPU_WINDOW_OPEN =
+		7, /* start_ns, end_ns: while recording was being switched on; correlation_id: generation */
+	OGF_GPU_WINDOW_CLOSE =
+		8, /* start_ns: when it was switched off; end_ns: last flush; detail: enum ogf_gpu_incomplete */
 };
 
 /* Why executions of a window may be missing; 0: none is. */
@@ -78,7 +80,7 @@ enum ogf_gpu_counter {
 struct ogf_gpu_record {
 	__u64 start_ns;
 	__u64 end_ns;
-	__u64 thread_pointer; /* API: pthread_self() of the caller */
+	__u64 thread_pointer; /* API: the low 32 bits of pthread_self() of the caller; CUPTI keeps no more */
 	__u64 graph_node_id;
 	__u64 bytes; /* copy, set */
 	__u32 correlation_id;

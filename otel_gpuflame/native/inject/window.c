@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A window of capture: from the first record that CUPTI is asked for to the last that it gives. */
+#include "cupti.h"
+#include "inject.h"
+
+enum {
+	LAST_FLUSH_STEP_MS = 5,
+	LAST_FLUSH_MS = 1000,
+};
+
+/* Without the first, there is nothing to see. */
+static const uint32_t kinds[] = {
+	CUPTI_KIND_CONCURRENT_KERNEL, CUPTI_KIND_MEMCPY,          CUPTI_KIND_MEMCPY2, CUPTI_KIND_MEMSET,
+	CUPTI_KIND_OVERHEAD,          CUPTI_KIND_SYNCHRONIZATION,
+};
+
+#define KIND_COUNT (sizeof(kinds) / sizeof(kinds[0]))
+
+static struct {
+	uint32_t generation;
+	uint64_t no_buffer, ring_full, cupti_dropped; /* counters when it began */
+	bool tells_clock;                             /* CUPTI's own clock asks our callback */
+	bool lost_to_other;
+} window;
+
+static void write_mark(enum ogf_gpu_kind kind, uint64_t start_ns, uint64_t end_ns, enum ogf_gpu_incomplete why)
+{
+	const struct ogf_gpu_record record = {
+		.kind = kind,
+		.detail = why,
+		.start_ns = start_ns,
+		.end_ns = end_ns,
+		.correlation_id = window.generation,
+		.device = UINT8_MAX,
+	};
+
+	ogf_ring_write(&record);
+	ogf_ring_publish();
+}
+
+/* Whether a question to CUPTI for the time reaches us: it goes to the client that registered last. */
+static bool is_our_clock(void)
+{
+	const uint64_t before = ogf_timestamps_given();
+	uint64_t now_ns;
+
+	return ogf_cupti.cuptiGetTimestamp(&now_ns) == CUPTI_SUCCESS && ogf_timestamps_given() != before;
+}
+
+static void count_dropped(void)
+{
+	size_t dropped = 0;
+
+	if (ogf_cupti.cuptiActivityGetNumDroppedRecords(NULL, 0, &dropped) == CUPTI_SUCCESS)
+		ogf_count(OGF_GPU_COUNT_CUPTI_DROPPED, dropped);
+}
+
+/* Between windows CUPTI drops launch records, for we give it no buffers: that is no loss. */
+static void forget_dropped(void)
+{
+	size_t dropped;
+
+	ogf_cupti.cuptiActivityGetNumDroppedRecords(NULL, 0, &dropped);
+}
+
+static void write_filled(void)
+{
+	struct ogf_filled filled;
+
+	while (ogf_buffers_take(&filled)) {
+		ogf_records_write(&filled);
+		ogf_buffers_release(&filled);
+	}
+}
+
+/* Everything launched before complete_ns is in the ring after it. */
+static uint32_t flush(uint32_t how)
+{
+	const uint64_t begin_ns = ogf_now_ns();
+	const uint32_t result = ogf_cupti.cuptiActivityFlushAll(how);
+	uint64_t earliest_ns;
+
+	write_filled();
+	earliest_ns = ogf_buffers_earliest_ns();
+	ogf_set_complete_ns(earliest_ns < begin_ns ? earliest_ns : begin_ns);
+	return result;
+}
+
+static uint32_t enable(void)
+{
+	const uint32_t result = ogf_cupti.cuptiActivityEnable(kinds[0]);
+
+	if (result != CUPTI_SUCCESS)
+		return result;
+	for (size_t index = 1; index < KIND_COUNT; index++)
+		ogf_cupti.cuptiActivityEnable(kinds[index]);
+	ogf_launches_open();
+	return CUPTI_SUCCESS;
+}
+
+static void disable(void)
+{
+	for (size_t index = 0; index < KIND_COUNT; index++)
+		ogf_cupti.cuptiActivityDisable(kinds[index]);
+	ogf_launches_close();
+}
+
+static void discard_filled(void)
+{
+	struct ogf_filled stale;
+
+	while (ogf_buffers_take(&stale))
+		ogf_buffers_release(&stale);
+}
+
+/*
+ * After this, we are CUPTI's client. A buffer that was given out at the very end of the last window comes back now;
+ * what is in it belongs to no window.
+ */
+static uint32_t prepare(void)
+{
+	const uint32_t result = ogf_buffers_register();
+
+	if (result != CUPTI_SUCCESS)
+		return result;
+	ogf_cupti.cuptiActivityFlushAll(CUPTI_FLUSH_COMPLETED);
+	discard_filled();
+	forget_dropped();
+	window.no_buffer = ogf_counted(OGF_GPU_COUNT_NO_BUFFER);
+	window.ring_full = ogf_counted(OGF_GPU_COUNT_RING_FULL);
+	window.cupti_dropped = ogf_counted(OGF_GPU_COUNT_CUPTI_DROPPED);
+	window.lost_to_other = false;
+	return ogf_buffers_open() ? CUPTI_SUCCESS : CUPTI_ERROR_OUT_OF_MEMORY;
+}
+
+bool ogf_window_open(uint32_t generation)
+{
+	const uint64_t begin_ns = ogf_now_ns();
+	uint32_t result;
+
+	window.generation = generation;
+	ogf_set_generation(generation);
+	result = prepare();
+	if (result == CUPTI_SUCCESS)
+		result = enable();
+	write_mark(OGF_GPU_WINDOW_OPEN, begin_ns, ogf_now_ns(), OGF_GPU_COMPLETE);
+	if (result == CUPTI_SUCCESS) {
+		window.tells_clock = is_our_clock();
+		ogf_set_error(OGF_GPU_NO_ERROR, 0);
+		ogf_set_state(OGF_GPU_CAPTURING);
+		return true;
+	}
+	ogf_buffers_close();
+	ogf_set_error(OGF_GPU_CUPTI_ERROR, result);
+	write_mark(OGF_GPU_WINDOW_CLOSE, ogf_now_ns(), ogf_now_ns(), OGF_GPU_REFUSED);
+	return false;
+}
+
+bool ogf_window_tick(void)
+{
+	if (window.tells_clock && !is_our_clock()) {
+		window.lost_to_other = true;
+		return false;
+	}
+	flush(CUPTI_FLUSH_COMPLETED);
+	count_dropped();
+	ogf_buffers_adapt();
+	return true;
+}
+
+/* Whether CUPTI still has a buffer of the time before the window's end. Later ones hold launches that go on. */
+static bool is_out(uint64_t end_ns)
+{
+	return ogf_buffers_earliest_ns() <= end_ns;
+}
+
+/* False: work was still running at the end of our patience. */
+static bool flush_to_the_end(uint64_t end_ns, unsigned int patience_ms)
+{
+	const uint64_t until_ns = end_ns + patience_ms * OGF_NS_PER_MS;
+
+	flush(CUPTI_FLUSH_COMPLETED);
+	while (is_out(end_ns) && ogf_now_ns() < until_ns) {
+		ogf_sleep_until(ogf_now_ns() + LAST_FLUSH_STEP_MS * OGF_NS_PER_MS);
+		flush(CUPTI_FLUSH_COMPLETED);
+	}
+	return !is_out(end_ns);
+}
+
+/* The most telling reason is given; the counters have the others. */
+static enum ogf_gpu_incomplete why_incomplete(uint64_t end_ns, bool forced)
+{
+	if (window.lost_to_other || is_out(end_ns))
+		return OGF_GPU_OTHER_CLIENT;
+	if (ogf_counted(OGF_GPU_COUNT_NO_BUFFER) != window.no_buffer)
+		return OGF_GPU_NO_BUFFER;
+	if (ogf_counted(OGF_GPU_COUNT_CUPTI_DROPPED) != window.cupti_dropped)
+		return OGF_GPU_CUPTI_DROPPED;
+	if (ogf_counted(OGF_GPU_COUNT_RING_FULL) != window.ring_full)
+		return OGF_GPU_RING_FULL;
+	return forced ? OGF_GPU_NOT_FLUSHED : OGF_GPU_COMPLETE;
+}
+
+/* What another client may have asked for is left to it: it could not know that we switched it off. */
+void ogf_window_close(bool at_exit)
+{
+	const uint64_t end_ns = ogf_now_ns();
+	bool forced = false;
+
+	if (!window.lost_to_other) {
+		disable();
+		forced = !flush_to_the_end(end_ns, at_exit ? 0 : LAST_FLUSH_MS);
+		if (forced)
+			flush(CUPTI_FLUSH_FORCED);
+		count_dropped();
+	}
+	write_filled();
+	write_mark(OGF_GPU_WINDOW_CLOSE, end_ns, ogf_now_ns(), why_incomplete(end_ns, forced));
+	ogf_buffers_close();
+}

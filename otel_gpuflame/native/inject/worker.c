@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The one thread of this library: sleeps until the exporter asks for something, then follows its lease. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include "inject.h"
+
+/* glibc 2.32 and 2.34 moved these into libc: see context.c. */
+#if defined(__GLIBC__) && defined(__x86_64__)
+__asm__(".symver pthread_create, pthread_create@GLIBC_2.2.5");
+__asm__(".symver pthread_detach, pthread_detach@GLIBC_2.2.5");
+__asm__(".symver pthread_sigmask, pthread_sigmask@GLIBC_2.2.5");
+#endif
+
+enum {
+	FLUSH_PERIOD_MS = 50,
+	DRIVER_PERIOD_MS = 10, /* how often a lease that came before cuInit's end looks for it */
+	/* However often the exporter's page changes, this is how often we look, and how often CUPTI is switched on. */
+	LEAST_LOOK_MS = 1,
+	LEAST_BETWEEN_WINDOWS_MS = 50,
+	/* Values of `phase`. */
+	ASLEEP = 0, /* not inside CUPTI, and will look at `ending` before it goes there */
+	BUSY = 1,
+	DONE = 2,
+};
+
+static atomic_bool ending;
+static uint32_t phase = ASLEEP; /* atomic; a futex */
+
+static struct {
+	bool is_open;
+	bool was_refused; /* the lease of that generation gets no second window */
+	uint32_t generation;
+	uint64_t opened_ns;
+} window;
+
+static void set_phase(uint32_t value)
+{
+	__atomic_store_n(&phase, value, __ATOMIC_SEQ_CST);
+	if (value == DONE)
+		ogf_futex_wake(&phase);
+}
+
+static void close_window(bool at_exit)
+{
+	ogf_window_close(at_exit);
+	window.is_open = false;
+	ogf_set_state(OGF_GPU_DORMANT);
+}
+
+/* When to look again. */
+static uint64_t open_window(const struct ogf_lease *lease, uint64_t now_ns)
+{
+	const uint64_t allowed_ns = window.opened_ns + LEAST_BETWEEN_WINDOWS_MS * OGF_NS_PER_MS;
+
+	if (window.opened_ns && now_ns < allowed_ns)
+		return allowed_ns;
+	if (!ogf_devices_describe())
+		return now_ns + DRIVER_PERIOD_MS * OGF_NS_PER_MS;
+	window.opened_ns = now_ns;
+	window.generation = lease->generation;
+	window.is_open = ogf_window_open(lease->generation);
+	window.was_refused = !window.is_open;
+	return window.is_open ? ogf_now_ns() + FLUSH_PERIOD_MS * OGF_NS_PER_MS : OGF_FOREVER;
+}
+
+/* While a window is open. */
+static uint64_t follow_window(const struct ogf_lease *lease, uint64_t now_ns)
+{
+	static uint64_t next_flush_ns;
+
+	if (lease->until_ns <= now_ns || lease->generation != window.generation) {
+		close_window(false);
+		return now_ns; /* the lease may be for another one */
+	}
+	if (now_ns >= next_flush_ns) {
+		if (!ogf_window_tick()) {
+			close_window(false);
+			window.was_refused = true;
+			return OGF_FOREVER;
+		}
+		next_flush_ns = now_ns + FLUSH_PERIOD_MS * OGF_NS_PER_MS;
+	}
+	return next_flush_ns < lease->until_ns ? next_flush_ns : lease->until_ns;
+}
+
+static uint64_t follow_lease(void)
+{
+	const uint64_t now_ns = ogf_now_ns();
+	const struct ogf_lease lease = ogf_lease_read(now_ns);
+
+	if (window.is_open)
+		return follow_window(&lease, now_ns);
+	if (lease.until_ns <= now_ns || (window.was_refused && lease.generation == window.generation))
+		return OGF_FOREVER;
+	return open_window(&lease, now_ns);
+}
+
+static void *work(void *unused)
+{
+	const uint32_t *wake = &ogf_region_control()->wake;
+
+	(void)unused;
+	prctl(PR_SET_NAME, "otel_gpuflame");
+	while (true) {
+		const uint32_t seen = __atomic_load_n(wake, __ATOMIC_ACQUIRE);
+		const uint64_t look_ns = ogf_now_ns() + LEAST_LOOK_MS * OGF_NS_PER_MS;
+		uint64_t until_ns;
+
+		set_phase(BUSY);
+		if (atomic_load(&ending))
+			break;
+		until_ns = follow_lease();
+		set_phase(ASLEEP);
+		if (atomic_load(&ending))
+			continue;
+		ogf_futex_wait(wake, seen, until_ns);
+		ogf_sleep_until(look_ns);
+	}
+	if (window.is_open)
+		close_window(true);
+	ogf_set_state(OGF_GPU_ENDED);
+	set_phase(DONE);
+	return NULL;
+}
+
+/* The program's signals are for its own threads. */
+bool ogf_worker_start(void)
+{
+	sigset_t all, before;
+	pthread_t thread;
+	int error;
+
+	sigfillset(&all);
+	if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0)
+		return false;
+	error = pthread_create(&thread, NULL, work, NULL);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (error)
+		return false;
+	pthread_detach(thread);
+	return true;
+}
+
+/* A worker that sleeps is left asleep: it looks at `ending` before it enters CUPTI again. */
+void ogf_worker_end(uint64_t until_ns)
+{
+	atomic_store(&ending, true);
+	if (__atomic_load_n(&phase, __ATOMIC_SEQ_CST) == ASLEEP && !window.is_open) {
+		ogf_set_state(OGF_GPU_ENDED);
+		return;
+	}
+	ogf_futex_wake(&ogf_region_control()->wake);
+	while (ogf_now_ns() < until_ns) {
+		const uint32_t now = __atomic_load_n(&phase, __ATOMIC_SEQ_CST);
+
+		if (now == DONE)
+			return;
+		ogf_futex_wait(&phase, now, until_ns);
+	}
+}

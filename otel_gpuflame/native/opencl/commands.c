@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Commands on their way: slots that many threads claim and one worker gives back.
+ *
+ * A slot's `turn` says whose turn it is, and for which claim: 4 * number + stage. A slot that was claimed a moment ago
+ * still has the turn of the claim before, so that the worker cannot take it for given back.
+ */
+#include "layer.h"
+
+enum {
+	SLOTS = 1 << 14, /* 2 MiB, touched where used */
+	STAGES = 4,
+	STAGE_CLAIMED = 1,
+	STAGE_READY = 2,
+	STAGE_OVER = 3,
+};
+
+struct slot {
+	_Atomic uint64_t turn;
+	uint64_t number;
+	struct ogf_cl_command command;
+};
+
+static struct slot *slots;
+static _Atomic uint64_t claimed;
+static _Atomic uint64_t given_back;
+static atomic_bool is_wanted;
+
+void ogf_commands_want(bool wanted)
+{
+	if (wanted && !slots)
+		slots = ogf_reserve(SLOTS * sizeof(*slots));
+	atomic_store_explicit(&is_wanted, wanted && slots, memory_order_release);
+}
+
+static struct slot *claim(void)
+{
+	uint64_t number = atomic_load_explicit(&claimed, memory_order_relaxed);
+
+	do {
+		if (number - atomic_load_explicit(&given_back, memory_order_acquire) >= SLOTS) {
+			ogf_count(OGF_GPU_COUNT_NO_BUFFER, 1);
+			return NULL;
+		}
+	} while (!atomic_compare_exchange_weak_explicit(&claimed, &number, number + 1, memory_order_seq_cst,
+							memory_order_relaxed));
+	slots[number % SLOTS].number = number;
+	return &slots[number % SLOTS];
+}
+
+struct ogf_cl_command *ogf_command_begin(void)
+{
+	struct slot *slot;
+
+	if (!atomic_load_explicit(&is_wanted, memory_order_acquire) ||
+	    atomic_load_explicit(&ogf_inert, memory_order_relaxed))
+		return NULL;
+	slot = claim();
+	if (!slot)
+		return NULL;
+	/* After the claim: whoever saw no claim at time t knows that no command began before t. */
+	slot->command.start_ns = ogf_now_ns();
+	atomic_store_explicit(&slot->turn, slot->number * STAGES + STAGE_CLAIMED, memory_order_release);
+	return &slot->command;
+}
+
+void ogf_command_end(struct ogf_cl_command *command, bool took)
+{
+	struct slot *slot = (struct slot *)((char *)command - offsetof(struct slot, command));
+
+	atomic_store_explicit(&slot->turn, slot->number * STAGES + (took ? STAGE_READY : STAGE_OVER),
+			      memory_order_release);
+}
+
+static void give_back(uint64_t until)
+{
+	uint64_t number = atomic_load_explicit(&given_back, memory_order_relaxed);
+
+	while (number < until &&
+	       atomic_load_explicit(&slots[number % SLOTS].turn, memory_order_acquire) == number * STAGES + STAGE_OVER)
+		number++;
+	atomic_store_explicit(&given_back, number, memory_order_release);
+}
+
+/* When the first of those began that are not over. Threads may lose the CPU between claim and begin, so all are looked
+ * at. */
+static uint64_t earliest_ns(uint64_t until, uint64_t otherwise_ns)
+{
+	uint64_t earliest = otherwise_ns;
+
+	for (uint64_t number = atomic_load_explicit(&given_back, memory_order_relaxed); number < until; number++) {
+		const struct slot *slot = &slots[number % SLOTS];
+		const uint64_t turn = atomic_load_explicit(&slot->turn, memory_order_acquire);
+
+		if (turn == number * STAGES + STAGE_OVER)
+			continue;
+		/* Claimed, and its begin is not known yet. */
+		if (turn / STAGES != number || turn % STAGES == 0)
+			return 0;
+		if (slot->command.start_ns < earliest)
+			earliest = slot->command.start_ns;
+	}
+	return earliest;
+}
+
+uint64_t ogf_commands_sweep(bool (*finish)(struct ogf_cl_command *command, uint32_t correlation_id), uint64_t now_ns)
+{
+	const uint64_t until = atomic_load_explicit(&claimed, memory_order_seq_cst);
+
+	if (!slots)
+		return now_ns;
+	for (uint64_t number = atomic_load_explicit(&given_back, memory_order_relaxed); number < until; number++) {
+		struct slot *slot = &slots[number % SLOTS];
+
+		if (atomic_load_explicit(&slot->turn, memory_order_acquire) == number * STAGES + STAGE_READY &&
+		    finish(&slot->command, (uint32_t)number + 1))
+			atomic_store_explicit(&slot->turn, number * STAGES + STAGE_OVER, memory_order_release);
+	}
+	give_back(until);
+	return earliest_ns(until, now_ns);
+}
+
+bool ogf_commands_are_over(void)
+{
+	return atomic_load_explicit(&claimed, memory_order_seq_cst) ==
+	       atomic_load_explicit(&given_back, memory_order_relaxed);
+}
