@@ -5,8 +5,19 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.tiers import require
+
+# How long an example takes says something of the machine. And a counterexample that chance finds is a bug of long ago:
+# it must not appear on somebody else's change.
+settings.register_profile(
+    "same on every machine",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("same on every machine")
 
 
 @pytest.fixture

@@ -91,6 +91,31 @@ static __always_inline int ogf_read_copy_extent(__u64 descriptor, __u32 shape, s
 	return 0;
 }
 
+/* More parts than are looked at: the call is seen, and its size marked as unreadable. */
+static __always_inline int ogf_read_batch_size(__u64 sizes, __u64 count, struct ogf_call_event *event)
+{
+	__u64 size = 0;
+
+	for (__u32 i = 0; i < OGF_MAX_BATCHED_COPIES; i++) {
+		if (i >= count)
+			return 0;
+		if (bpf_probe_read_user(&size, sizeof(size), (void *)(sizes + 8 * i)))
+			return -1;
+		event->bytes += size;
+	}
+	return count > OGF_MAX_BATCHED_COPIES ? -1 : 0;
+}
+
+static __always_inline int ogf_read_rectangle(__u64 region, struct ogf_call_event *event)
+{
+	__u64 extent[3] = {};
+
+	if (bpf_probe_read_user(extent, sizeof(extent), (void *)region))
+		return -1;
+	event->bytes = extent[0] * extent[1] * extent[2];
+	return 0;
+}
+
 static __always_inline void ogf_take_arguments(struct pt_regs *ctx, __u64 cookie, struct ogf_call_event *event)
 {
 	__u32 unit = ogf_cookie_field(cookie, OGF_COOKIE_UNIT, 4);
@@ -123,6 +148,12 @@ static __always_inline void ogf_take_arguments(struct pt_regs *ctx, __u64 cookie
 		break;
 	case OGF_SHAPE_SET_2D:
 		event->bytes = ctx->cx * ctx->r8 << unit;
+		break;
+	case OGF_SHAPE_COPY_BATCH:
+		error = ogf_read_batch_size(ctx->dx, ctx->cx, event);
+		break;
+	case OGF_SHAPE_COPY_RECT:
+		error = ogf_read_rectangle(ctx->r9, event);
 		break;
 	}
 	if (error)

@@ -12,6 +12,9 @@ int on_name_enter(struct pt_regs *ctx)
 	call.cookie = cookie;
 	call.handle = ogf_argument(ctx, cookie >> 8 & 15);
 	call.name = ogf_argument(ctx, cookie >> 12 & 15);
+	/* Other questions, and those for the size of the answer. */
+	if ((cookie & 255) == OGF_NAME_QUERIED && ((__u32)ctx->si != OGF_CL_KERNEL_FUNCTION_NAME || !call.name))
+		return 0;
 	ogf_count(OGF_KIND_NAME, OGF_OUTCOME_SEEN);
 	/* A second entry before the return replaces the first: the driver resolved one name inside another. */
 	if (names_in_flight.lookup(&thread))
@@ -31,6 +34,11 @@ static __always_inline __u32 ogf_send_name(struct ogf_name_in_flight *call, __u6
 	name->head.process_start_ns = ogf_process_start(name->head.tgid);
 	if ((call->cookie & 255) == OGF_NAME_RETURNED)
 		name->head.handle = result;
+	else if ((__u32)result)
+		/* The driver refused (a CUresult other than 0): what the pointer leads to is from an earlier call. */
+		return OGF_OUTCOME_UNREADABLE;
+	else if ((call->cookie & 255) == OGF_NAME_QUERIED)
+		name->head.handle = call->handle;
 	else
 		name->head.handle = ogf_read_u64(call->handle);
 	if (!name->head.handle)

@@ -9,6 +9,8 @@ static __always_inline void ogf_send_process(__u32 tgid, __u32 parent, __u32 cha
 	event.process_start_ns = ogf_process_start(tgid);
 	event.tgid = tgid;
 	event.change = change;
+	/* File names are in structures of the kernel, which are not read here: it may be one. */
+	event.maps_gpu_library = change == OGF_PROCESS_MAP;
 	bpf_get_current_comm(&event.comm, sizeof(event.comm));
 	if (parent) {
 		event.parent_tgid = parent;
@@ -37,7 +39,11 @@ int on_fork(void *ctx)
 		return 0;
 	copy = *target;
 	process_starts.update(&child, &now_ns);
-	targets.update(&child, &copy);
+	if (targets.update(&child, &copy)) {
+		ogf_count(OGF_KIND_PROCESS, OGF_OUTCOME_SEEN);
+		ogf_count(OGF_KIND_PROCESS, OGF_OUTCOME_TABLE_FULL);
+		return 0;
+	}
 	ogf_send_process(child, parent, OGF_PROCESS_FORK);
 	return 0;
 }

@@ -72,6 +72,31 @@ static __always_inline int ogf_read_copy_extent(__u64 descriptor, bool three, st
 	return 0;
 }
 
+/* More parts than are looked at: the call is seen, and its size marked as unreadable. */
+static __always_inline int ogf_read_batch_size(__u64 sizes, __u64 count, struct ogf_call_event *event)
+{
+	__u64 size;
+
+	for (__u32 i = 0; i < OGF_MAX_BATCHED_COPIES; i++) {
+		if (i >= count)
+			return 0;
+		if (ogf_read_u64(sizes + 8 * i, &size))
+			return -1;
+		event->bytes += size;
+	}
+	return count > OGF_MAX_BATCHED_COPIES ? -1 : 0;
+}
+
+static __always_inline int ogf_read_rectangle(__u64 region, struct ogf_call_event *event)
+{
+	__u64 extent[3];
+
+	if (bpf_probe_read_user(extent, sizeof(extent), (void *)region))
+		return -1;
+	event->bytes = extent[0] * extent[1] * extent[2];
+	return 0;
+}
+
 static __always_inline void ogf_take_arguments(struct pt_regs *regs, __u64 cookie, struct ogf_call_event *event)
 {
 	__u32 unit = ogf_cookie_field(cookie, OGF_COOKIE_UNIT, 4);
@@ -103,6 +128,12 @@ static __always_inline void ogf_take_arguments(struct pt_regs *regs, __u64 cooki
 		break;
 	case OGF_SHAPE_SET_2D:
 		event->bytes = ogf_argument(regs, 4) * ogf_argument(regs, 5) << unit;
+		break;
+	case OGF_SHAPE_COPY_BATCH:
+		error = ogf_read_batch_size(ogf_argument(regs, 3), ogf_argument(regs, 4), event);
+		break;
+	case OGF_SHAPE_COPY_RECT:
+		error = ogf_read_rectangle(ogf_argument(regs, 6), event);
 		break;
 	}
 	if (error)
@@ -168,9 +199,11 @@ int on_call(struct pt_regs *regs)
 	struct ogf_call_event event = {};
 	__u64 cookie;
 
-	if (!target)
-		return 0;
 	cookie = bpf_get_attach_cookie(regs);
+	if (!target) {
+		ogf_count_homeless(ogf_cookie_field(cookie, OGF_COOKIE_KIND, 8));
+		return 0;
+	}
 	ogf_count(ogf_cookie_field(cookie, OGF_COOKIE_KIND, 8), OGF_OUTCOME_SEEN);
 	if (ogf_inside_call(bpf_get_current_pid_tgid(), ogf_frame_at_entry(regs))) {
 		ogf_count(ogf_cookie_field(cookie, OGF_COOKIE_KIND, 8), OGF_OUTCOME_NESTED);
@@ -190,9 +223,11 @@ int on_call_enter(struct pt_regs *regs)
 	struct ogf_call_in_flight call = {};
 	struct task_struct *task;
 
-	if (!target)
-		return 0;
 	cookie = bpf_get_attach_cookie(regs);
+	if (!target) {
+		ogf_count_homeless(ogf_cookie_field(cookie, OGF_COOKIE_KIND, 8));
+		return 0;
+	}
 	ogf_count(ogf_cookie_field(cookie, OGF_COOKIE_KIND, 8), OGF_OUTCOME_SEEN);
 	call.frame = ogf_frame_at_entry(regs);
 	if (ogf_inside_call(thread, call.frame)) {

@@ -15,6 +15,8 @@ enum {
 	OGF_MAX_NAME_BYTES = 4096,
 	OGF_MAX_COUNTED_KINDS = 16,
 	OGF_MAX_OUTCOMES = 8,
+	OGF_MAX_BATCHED_COPIES = 256, /* read one by one, 30 ns each: batches of real programs have tens of parts */
+	OGF_CL_KERNEL_FUNCTION_NAME = 0x1190, /* CL/cl.h */
 };
 
 /* Numbers are part of the capture format: never reused, new ones at the end. */
@@ -169,8 +171,8 @@ struct ogf_process_event {
 	__u32 tgid;
 	__u32 parent_tgid; /* FORK */
 	char comm[16];
-	__u32 change; /* enum ogf_process_change */
-	__u32 _pad;
+	__u32 change;           /* enum ogf_process_change */
+	__u32 maps_gpu_library; /* MAP: 0 where the file is surely none; its calls are missed until it is probed */
 };
 _Static_assert(sizeof(struct ogf_process_event) == 56, "ogf_process_event");
 
@@ -190,7 +192,10 @@ struct ogf_python_layout {
 	__u8 instruction_is_index; /* 3.10: f_lasti, an int */
 	__u8 skip_owner;           /* frames with this owner are interpreter trampolines; 255: none */
 	__u8 unsupported;          /* 1: a known interpreter that we refuse to walk */
-	__u8 _pad[8];
+	__u16 code_version;        /* 3.12+: a number that no other code object has; 0: look at these instead: */
+	__u16 code_first_line;
+	__u16 code_name;
+	__u16 text_ascii_header;
 };
 _Static_assert(sizeof(struct ogf_python_layout) == 40, "ogf_python_layout");
 
@@ -243,6 +248,8 @@ enum ogf_shape {
 	OGF_SHAPE_COPY_2D = 4,       /* argument 1 points to a CUDA_MEMCPY2D */
 	OGF_SHAPE_COPY_3D = 5,       /* argument 1 points to a CUDA_MEMCPY3D */
 	OGF_SHAPE_SET_2D = 6,        /* width is argument 4, height argument 5 */
+	OGF_SHAPE_COPY_BATCH = 7,    /* argument 3 points to the sizes, argument 4 says how many (cuMemcpyBatchAsync) */
+	OGF_SHAPE_COPY_RECT = 8,     /* argument 6 points to width in bytes, rows, slices (OpenCL) */
 };
 
 /* How a name probe finds the handle and the name. Cookie: bits 0-7 this, 8-11 handle or out-pointer argument,
@@ -251,6 +258,7 @@ enum ogf_name_shape {
 	OGF_NAME_OUT_POINTER = 1, /* *arg = handle, on return */
 	OGF_NAME_RETURNED = 2,    /* the return value is the handle */
 	OGF_NAME_ALIAS = 3,       /* *arg = handle, another argument is the handle that has the name */
+	OGF_NAME_QUERIED = 4,     /* arg = handle, *another argument = name on return, where argument 2 asks for it */
 };
 
 #endif

@@ -8,7 +8,7 @@
 #include "ogf_target.bpf.h"
 
 struct ogf_name_in_flight {
-	__u64 handle; /* out pointer */
+	__u64 handle; /* out pointer, or the handle */
 	__u64 name;   /* pointer to characters, or the handle that has the name */
 	__u64 cookie;
 };
@@ -42,11 +42,17 @@ int on_name_enter(struct pt_regs *regs)
 	struct ogf_name_in_flight call = {};
 	__u64 thread = bpf_get_current_pid_tgid();
 
-	if (!ogf_calling_target())
+	if (!ogf_calling_target()) {
+		ogf_count_homeless(OGF_KIND_NAME);
 		return 0;
+	}
 	call.cookie = bpf_get_attach_cookie(regs);
 	call.handle = ogf_argument(regs, call.cookie >> 8 & 15);
 	call.name = ogf_argument(regs, call.cookie >> 12 & 15);
+	/* Other questions, and those for the size of the answer. */
+	if ((call.cookie & 255) == OGF_NAME_QUERIED &&
+	    ((__u32)ogf_argument(regs, 2) != OGF_CL_KERNEL_FUNCTION_NAME || !call.name))
+		return 0;
 	ogf_count(OGF_KIND_NAME, OGF_OUTCOME_SEEN);
 	/* A second entry before the return replaces the first: the driver resolved one name inside another. */
 	if (bpf_map_lookup_elem(&names_in_flight, &thread))
@@ -70,6 +76,8 @@ static __always_inline enum ogf_outcome ogf_send_name(struct pt_regs *regs, stru
 	head->tgid = bpf_get_current_pid_tgid() >> 32;
 	if ((call.cookie & 255) == OGF_NAME_RETURNED)
 		head->handle = PT_REGS_RC(regs);
+	else if ((call.cookie & 255) == OGF_NAME_QUERIED && !(__u32)PT_REGS_RC(regs))
+		head->handle = call.handle;
 	else if ((__u32)PT_REGS_RC(regs) || ogf_read_u64(call.handle, &head->handle))
 		/* The driver refused (a CUresult other than 0): what the pointer leads to is from an earlier call. */
 		return OGF_OUTCOME_UNREADABLE;

@@ -21,7 +21,7 @@ struct ogf_syscall_enter {
 	__u64 arguments[6];
 };
 
-/* Threads inside an mmap() that will make code executable. */
+/* Threads inside an mmap() that will make code executable: whether it is that of a GPU library. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__type(key, __u64);
@@ -43,7 +43,11 @@ int on_fork(__u64 *arguments)
 	/* Host-wide, a child becomes a target when it uses the GPU itself: services start many that never do. */
 	if (!target || ogf_is_host_wide())
 		return 0;
-	bpf_map_update_elem(&targets, &child_tgid, target, BPF_ANY);
+	if (bpf_map_update_elem(&targets, &child_tgid, target, BPF_ANY)) {
+		ogf_count(OGF_KIND_PROCESS, OGF_OUTCOME_SEEN);
+		ogf_count(OGF_KIND_PROCESS, OGF_OUTCOME_TABLE_FULL);
+		return 0;
+	}
 	ogf_send_process(child, parent, OGF_PROCESS_FORK);
 	return 0;
 }
@@ -117,13 +121,16 @@ SEC("tp/syscalls/sys_enter_mmap")
 int on_mmap_enter(struct ogf_syscall_enter *context)
 {
 	__u64 thread = bpf_get_current_pid_tgid();
-	__u8 yes = 1;
+	bool is_target = ogf_current_target();
+	__u8 is_gpu_library;
 
 	if (!(context->arguments[2] & OGF_PROT_EXEC) || (__s32)context->arguments[4] < 0)
 		return 0;
-	if (!ogf_current_target() && !(ogf_is_host_wide() && ogf_is_gpu_library(context->arguments[4])))
+	if (!is_target && !ogf_is_host_wide())
 		return 0;
-	bpf_map_update_elem(&mapping_code, &thread, &yes, BPF_ANY);
+	is_gpu_library = ogf_is_gpu_library(context->arguments[4]);
+	if (is_target || is_gpu_library)
+		bpf_map_update_elem(&mapping_code, &thread, &is_gpu_library, BPF_ANY);
 	return 0;
 }
 
@@ -131,12 +138,15 @@ SEC("tp/syscalls/sys_exit_mmap")
 int on_mmap_exit(void *context)
 {
 	__u64 thread = bpf_get_current_pid_tgid();
+	__u8 *found = bpf_map_lookup_elem(&mapping_code, &thread), is_gpu_library;
 
-	if (bpf_map_delete_elem(&mapping_code, &thread))
+	if (!found)
 		return 0;
+	is_gpu_library = *found;
+	bpf_map_delete_elem(&mapping_code, &thread);
 	if (ogf_is_host_wide())
 		ogf_take_in();
-	ogf_send_process((struct task_struct *)bpf_get_current_task_btf(), NULL, OGF_PROCESS_MAP);
+	ogf_send_mapping((struct task_struct *)bpf_get_current_task_btf(), NULL, OGF_PROCESS_MAP, is_gpu_library);
 	return 0;
 }
 

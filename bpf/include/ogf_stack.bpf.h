@@ -9,7 +9,13 @@
 enum {
 	/* Covers code, previous, instruction and owner of every supported version in one read: 0.13 µs a frame. */
 	OGF_PYTHON_FRAME_BYTES = 112,
-	OGF_MAX_THREADS_SEARCHED = 512, /* the main thread is the last one; 1024 would add 0.1 s to loading */
+	OGF_PYTHON_CODE_BYTES = 80, /* from the first line to the name, in versions whose code objects have no number */
+	OGF_CODE_NAME_WORDS = 4, /* of the name; names with an equal beginning rarely follow each other in one place */
+	OGF_MAX_CODES_READ = 8,
+	/* At a time; the next call goes on from there. The main thread is the last one. 1024 would add 0.1 s to
+	   loading. */
+	OGF_MAX_THREADS_SEARCHED = 512,
+	OGF_NO_THREAD_NS = 100000000,   /* then look once more, however little seems to have changed */
 	OGF_MAX_STACK_BYTES = 64 << 20, /* a frame pointer further away than this is not one */
 	OGF_SCRATCH_SLOTS = 4,
 	/* 2 * OGF_MAX_PYTHON_FRAMES + OGF_MAX_NATIVE_FRAMES = 288, as a power of two that the verifier can mask. */
@@ -29,6 +35,7 @@ struct ogf_stack_scratch {
 	/* The ring takes one contiguous record: native frames follow the Python frames that exist. */
 	__u64 words[OGF_STACK_WORDS];
 	__u8 frame[OGF_PYTHON_FRAME_BYTES];
+	__u8 code[OGF_PYTHON_CODE_BYTES];
 	__u32 busy;
 	__u32 _pad;
 };
@@ -49,11 +56,20 @@ struct {
 	__uint(max_entries, 131072);
 } seen_stacks SEC(".maps");
 
-/* Thread to PyThreadState. A hit is checked against the thread pointer before use. */
+/* What is known of the PyThreadState of a thread. */
+struct ogf_python_search {
+	__u64 found; /* its address; checked against the thread pointer before use */
+	__u64 next;  /* where to go on searching; 0: from the head of the list */
+	/* How the list began when it was searched in vain: new threads come first. */
+	__u64 head;
+	__u64 head_id;
+	__u64 failed_ns; /* when the end was reached; 0: not yet */
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__type(key, __u32);
-	__type(value, __u64);
+	__type(value, struct ogf_python_search);
 	__uint(max_entries, 16384);
 } python_threads SEC(".maps");
 
@@ -96,35 +112,94 @@ static __always_inline int ogf_read_u64(__u64 address, __u64 *ret)
 	return bpf_probe_read_user(ret, sizeof(*ret), (void *)address);
 }
 
-/* PyThreadState of the current thread, or 0. thread_id is pthread_self(), which is the thread pointer. */
-static __always_inline __u64 ogf_find_python_thread(const struct ogf_python_layout *layout, __u64 thread_pointer)
+/*
+ * Search at most OGF_MAX_THREADS_SEARCHED threads of the list, from search->next on; whether the thread was found.
+ * Otherwise search->next is where to go on, 0 after the end or where the list could not be read.
+ */
+static __always_inline bool ogf_search_threads(const struct ogf_python_layout *layout, __u64 thread_pointer,
+					       struct ogf_python_search *search)
 {
-	__u32 tid = (__u32)bpf_get_current_pid_tgid();
-	__u64 *cached = bpf_map_lookup_elem(&python_threads, &tid);
-	__u64 interpreters[2] = {}, thread = 0, id = 0;
+	__u64 thread = search->next, id = 0;
 
-	if (cached) {
-		thread = *cached;
-		if (!ogf_read_u64(thread + layout->thread_id, &id) && id == thread_pointer)
-			return thread;
-	}
-	/* head is the newest interpreter; main lies behind it in 3.10 to 3.13, and has nearly all threads. */
-	if (bpf_probe_read_user(interpreters, sizeof(interpreters), (void *)layout->interpreters_head) ||
-	    !interpreters[1])
-		return 0;
-	if (ogf_read_u64(interpreters[1] + layout->interpreter_threads_head, &thread))
-		return 0;
-	for (int i = 0; i < OGF_MAX_THREADS_SEARCHED && thread; i++) {
+	search->next = 0;
+	for (int i = 0; i < OGF_MAX_THREADS_SEARCHED; i++) {
+		if (!thread) {
+			search->failed_ns = bpf_ktime_get_ns();
+			return false;
+		}
 		if (ogf_read_u64(thread + layout->thread_id, &id))
-			return 0;
+			return false;
 		if (id == thread_pointer) {
-			bpf_map_update_elem(&python_threads, &tid, &thread, BPF_ANY);
-			return thread;
+			search->found = thread;
+			return true;
 		}
 		if (ogf_read_u64(thread + layout->thread_next, &thread))
-			return 0;
+			return false;
 	}
-	return 0;
+	search->next = thread;
+	return false;
+}
+
+/*
+ * PyThreadState of the current thread, or 0 and why in ret_state. thread_id is pthread_self(), which is the thread
+ * pointer. A thread that has none would search the whole list with each call: it is spared that until the list begins
+ * with another one. A search of a long list is spread over several calls.
+ */
+static __always_inline __u64 ogf_find_python_thread(const struct ogf_python_layout *layout, __u64 thread_pointer,
+						    __u8 *ret_state)
+{
+	__u32 tid = (__u32)bpf_get_current_pid_tgid();
+	struct ogf_python_search *known = bpf_map_lookup_elem(&python_threads, &tid), search = {};
+	__u64 interpreters[2] = {}, head = 0, id = 0;
+
+	if (known && known->found && !ogf_read_u64(known->found + layout->thread_id, &id) && id == thread_pointer)
+		return known->found;
+	*ret_state = OGF_PYTHON_NO_THREAD;
+	/* head is the newest interpreter; main lies behind it in 3.10 to 3.13, and has nearly all threads. */
+	if (bpf_probe_read_user(interpreters, sizeof(interpreters), (void *)layout->interpreters_head) ||
+	    !interpreters[1] || ogf_read_u64(interpreters[1] + layout->interpreter_threads_head, &head) || !head)
+		return 0;
+	if (ogf_read_u64(head + layout->thread_id, &id))
+		id = 0;
+	if (known && !known->found && known->head == head && known->head_id == id) {
+		if (known->failed_ns && bpf_ktime_get_ns() - known->failed_ns < OGF_NO_THREAD_NS)
+			return 0;
+		search.next = known->next;
+	}
+	search.head = head;
+	search.head_id = id;
+	if (!search.next)
+		search.next = head;
+	if (!ogf_search_threads(layout, thread_pointer, &search) && !search.failed_ns)
+		*ret_state = OGF_PYTHON_NOT_FOUND;
+	bpf_map_update_elem(&python_threads, &tid, &search, BPF_ANY);
+	return search.found;
+}
+
+/*
+ * What tells a code object from another one that is later made at the same address, as by exec() in a loop: the name of
+ * the first would stand for all. Without a version that takes two reads instead of one, so that only the frames next to
+ * the call are looked at (docs/decisions/0003-events-and-rings.md).
+ */
+static __always_inline void ogf_hash_code(struct ogf_stack_scratch *scratch, const struct ogf_python_layout *layout,
+					  __u64 code)
+{
+	__u32 name_at = (__u32)(layout->code_name - layout->code_first_line) & 0x78, version = 0;
+	__u64 *hash = scratch->head.stack_hash, text[OGF_CODE_NAME_WORDS] = {};
+
+	if (layout->code_version) {
+		bpf_probe_read_user(&version, sizeof(version), (void *)(code + layout->code_version));
+		ogf_hash(hash, version);
+		return;
+	}
+	if (scratch->head.python_count > OGF_MAX_CODES_READ || name_at > sizeof(scratch->code) - 8 ||
+	    bpf_probe_read_user(scratch->code, sizeof(scratch->code), (void *)(code + layout->code_first_line)))
+		return;
+	ogf_hash(hash, *(volatile __u32 *)scratch->code);
+	bpf_probe_read_user(text, sizeof(text),
+			    (void *)(*(volatile __u64 *)(scratch->code + name_at) + layout->text_ascii_header));
+	for (int i = 0; i < OGF_CODE_NAME_WORDS; i++)
+		ogf_hash(hash, text[i]);
 }
 
 /* The mask is in assembly because the compiler proves it redundant, and the verifier cannot follow that proof. */
@@ -147,11 +222,9 @@ static __always_inline void ogf_walk_python(struct ogf_stack_scratch *scratch, c
 	}
 	if (!layout->interpreters_head)
 		return;
-	frame = ogf_find_python_thread(layout, thread_pointer);
-	if (!frame) {
-		head->python_state = OGF_PYTHON_NO_THREAD;
+	frame = ogf_find_python_thread(layout, thread_pointer, &head->python_state);
+	if (!frame)
 		return;
-	}
 	head->python_state = OGF_PYTHON_UNREADABLE;
 	if (ogf_read_u64(frame + layout->thread_frame, &frame))
 		return;
@@ -187,6 +260,7 @@ static __always_inline void ogf_walk_python(struct ogf_stack_scratch *scratch, c
 		head->python_count++;
 		ogf_hash(head->stack_hash, code);
 		ogf_hash(head->stack_hash, instruction);
+		ogf_hash_code(scratch, layout, code);
 	}
 	if (!frame && head->python_state == OGF_PYTHON_TRUNCATED)
 		head->python_state = OGF_PYTHON_OK;
@@ -232,7 +306,8 @@ static __always_inline void ogf_walk_native(struct ogf_stack_scratch *scratch, c
 	}
 }
 
-static __always_inline void ogf_send_stack(struct ogf_stack_scratch *scratch)
+/* User space is called for stacks of calls: a program that launches once and ends must be read before it is gone. */
+static __always_inline void ogf_send_stack(struct ogf_stack_scratch *scratch, bool of_call)
 {
 	struct ogf_stack_event *head = &scratch->head;
 	__u64 words = 2 * head->python_count + head->native_count;
@@ -242,7 +317,8 @@ static __always_inline void ogf_send_stack(struct ogf_stack_scratch *scratch)
 		return;
 	ogf_count(OGF_KIND_STACK, OGF_OUTCOME_SEEN);
 	asm volatile("%0 &= %1" : "+r"(words) : "i"(OGF_STACK_WORDS - 1));
-	if (bpf_ringbuf_output(&stacks, scratch, sizeof(*head) + 8 * words, BPF_RB_NO_WAKEUP)) {
+	if (bpf_ringbuf_output(&stacks, scratch, sizeof(*head) + 8 * words,
+			       of_call ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP)) {
 		ogf_count(OGF_KIND_STACK, OGF_OUTCOME_RING_FULL);
 		return;
 	}
@@ -275,7 +351,7 @@ static __always_inline void ogf_take_stack(const struct ogf_place *place, const 
 	/* Two stacks that differ only in why they end, or in what the leaf is, must not be taken for one. */
 	ogf_hash(head->stack_hash, (__u64)head->leaf_is_instruction << 16 | (__u64)head->python_state << 8 |
 					   head->native_state | 1ULL << 63);
-	ogf_send_stack(scratch);
+	ogf_send_stack(scratch, !place->is_instruction);
 	event->stack_hash[0] = head->stack_hash[0];
 	event->stack_hash[1] = head->stack_hash[1];
 	__sync_lock_test_and_set(&scratch->busy, 0);

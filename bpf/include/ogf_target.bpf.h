@@ -6,8 +6,8 @@
 #include "ogf_core.h"
 #include "ogf_maps.bpf.h"
 
-static __always_inline void ogf_send_process(struct task_struct *task, struct task_struct *parent,
-					     enum ogf_process_change change)
+static __always_inline void ogf_send_mapping(struct task_struct *task, struct task_struct *parent,
+					     enum ogf_process_change change, bool maps_gpu_library)
 {
 	struct ogf_process_event event = {};
 
@@ -15,6 +15,7 @@ static __always_inline void ogf_send_process(struct task_struct *task, struct ta
 	event.process_start_ns = task->group_leader->start_time;
 	event.tgid = task->tgid;
 	event.change = change;
+	event.maps_gpu_library = maps_gpu_library;
 	/* The process, not its thread: threads have names of their own. */
 	bpf_probe_read_kernel(event.comm, sizeof(event.comm), task->group_leader->comm);
 	if (parent) {
@@ -27,6 +28,12 @@ static __always_inline void ogf_send_process(struct task_struct *task, struct ta
 		ogf_count(OGF_KIND_PROCESS, OGF_OUTCOME_RING_FULL);
 	else
 		ogf_count(OGF_KIND_PROCESS, OGF_OUTCOME_SENT);
+}
+
+static __always_inline void ogf_send_process(struct task_struct *task, struct task_struct *parent,
+					     enum ogf_process_change change)
+{
+	ogf_send_mapping(task, parent, change, false);
 }
 
 /*
@@ -66,6 +73,15 @@ static __always_inline struct ogf_target *ogf_calling_target(void)
 	if (ogf_take_in())
 		ogf_introduce();
 	return ogf_current_target();
+}
+
+/* A call of a process that is none of the targets: where it should have become one, there was no room. */
+static __always_inline void ogf_count_homeless(__u32 kind)
+{
+	if (!ogf_is_host_wide())
+		return;
+	ogf_count(kind, OGF_OUTCOME_SEEN);
+	ogf_count(kind, OGF_OUTCOME_TABLE_FULL);
 }
 
 #endif

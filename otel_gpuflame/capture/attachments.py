@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,16 @@ logger = logging.getLogger(__name__)
 
 _UNUSED_FOR_NS: Final = 60_000_000_000
 """A library that no target maps any more is let go after this: its container may be gone."""
+
+_MAX_LATE: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateProbes:
+    """A library that a program had mapped before there were probes: calls made in between were not seen."""
+
+    path: Path
+    gap_ns: int
 
 
 @dataclass(slots=True)
@@ -41,16 +52,22 @@ class Attachments:
         self._attached: dict[FileKey, _Attached] = {}
         self._unusable: set[FileKey] = set()
         self.errors: list[str] = []
+        self.late: list[LateProbes] = []
+        """Libraries that were first seen when a program mapped them, the latest ones."""
+        self.late_count = 0
 
     @property
     def libraries(self) -> tuple[GpuLibrary, ...]:
         """Libraries with probes attached."""
         return tuple(each.library for each in self._attached.values())
 
-    def attach(self, path: Path, now_ns: int, shown: str = "") -> FileKey | None:
+    def attach(
+        self, path: Path, now_ns: int, shown: str = "", mapped_ns: int | None = None
+    ) -> FileKey | None:
         """Attach probes to a library file, once; `shown` is its name for people where `path` is none.
 
-        None if it is none of ours or the kernel refuses.
+        `mapped_ns` is when a program began to use it, where that was reported. None if it is none of ours or the kernel
+        refuses.
         """
         try:
             status = path.stat()
@@ -70,6 +87,8 @@ class Attachments:
             if path.exists():
                 self._unusable.add(key)
             return None
+        if mapped_ns is not None:
+            self._note_late(attached, mapped_ns)
         return key
 
     def used(self, keys: Iterable[FileKey], now_ns: int) -> None:
@@ -130,6 +149,18 @@ class Attachments:
         if self._window_is_open:
             self._attach_windowed(library.key, attached)
         return True
+
+    def _note_late(self, attached: _Attached, mapped_ns: int) -> None:
+        gap_ns = max(time.monotonic_ns() - mapped_ns, 0)
+        path = attached.library.path
+        self.late.append(LateProbes(path=path, gap_ns=gap_ns))
+        del self.late[:-_MAX_LATE]
+        self.late_count += 1
+        logger.info(
+            "%s was probed %.1f ms after it was mapped: calls before are missing",
+            path,
+            gap_ns / 1e6,
+        )
 
     def _attach_windowed(self, key: FileKey, attached: _Attached) -> None:
         if not self._in_windows:

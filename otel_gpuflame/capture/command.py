@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from otel_gpuflame.errors import TargetError
 
@@ -14,12 +14,15 @@ _CANNOT_EXECUTE = 127
 class StoppedCommand:
     """A child that waits on a pipe before it executes the command.
 
-    Must be created before the recorder starts threads, since it forks. Standard streams, environment and working
-    directory are inherited unchanged; signals are at their defaults, as a shell starts programs.
+    Must be created before the recorder starts threads, since it forks. Standard streams, working directory and, where
+    no other is given, environment are inherited unchanged; signals are at their defaults, as a shell starts programs.
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> None:
         self.command = tuple(command)
+        self._environment = dict(os.environ if environment is None else environment)
         self.exit_code: int | None = None
         go_read, self._go = os.pipe()
         self._error, error_write = os.pipe()
@@ -83,7 +86,7 @@ class StoppedCommand:
             # Ctrl-C does not end the recorder, and Python ignores the other two: neither must be inherited.
             for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(number, signal.SIG_DFL)
-            os.execvp(self.command[0], self.command)  # noqa: S606 (no shell is the point)
+            os.execvpe(self.command[0], self.command, self._environment)  # noqa: S606 (no shell is the point)
         except OSError as failure:
             os.write(error, (failure.strerror or str(failure)).encode())
         finally:

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 _ODD: Final = np.uint64(0x9E3779B97F4A7C15)
-_MAX_PAIRS: Final = 1 << 20
+MAX_PAIRS: Final = 1 << 16
+"""More than the 50,000 stacks that are kept known at a time. Pairs of processes that have ended stay until then, 200
+bytes each: with a limit of a million an agent would grow for weeks."""
 
 
 class DistinctPairs:
@@ -17,8 +19,13 @@ class DistinctPairs:
     That two pairs share a word is as good as impossible; the second would then be taken for the first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_pairs: int = MAX_PAIRS) -> None:
+        self._max_pairs = max_pairs
         self._pairs: dict[int, tuple[int, int]] = {}
+
+    def __len__(self) -> int:
+        """Pairs that are remembered."""
+        return len(self._pairs)
 
     def among(
         self, first: NDArray[np.unsignedinteger], second: NDArray[np.uint64]
@@ -36,7 +43,7 @@ class DistinctPairs:
         first: NDArray[np.unsignedinteger],
         second: NDArray[np.uint64],
     ) -> None:
-        if len(self._pairs) > _MAX_PAIRS:
+        if len(self._pairs) > self._max_pairs:
             self._pairs.clear()
         distinct, rows = np.unique(words, return_index=True)
         pairs = zip(first[rows].tolist(), second[rows].tolist(), strict=True)

@@ -13,29 +13,23 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from otel_gpuflame.capture.attachments import Attachments
 from otel_gpuflame.capture.bpf.backend import Loader, LoadReport, RingSizes
-from otel_gpuflame.capture.bpf.decode import (
-    ProcessChange,
-    decode_name,
-    decode_process,
-    decode_stack,
-)
+from otel_gpuflame.capture.bpf.decode import decode_name, decode_process, decode_stack
 from otel_gpuflame.capture.bpf.drain import POLL_NS, split_records
 from otel_gpuflame.capture.bpf.loading import load_backend
 from otel_gpuflame.capture.bpf.programs import Feature
+from otel_gpuflame.capture.cupti.source import GpuSource
 from otel_gpuflame.capture.describe import Attributes
 from otel_gpuflame.capture.devices import GpuDevices
 from otel_gpuflame.capture.distinct import DistinctPairs
 from otel_gpuflame.capture.known_stacks import KnownStacks
 from otel_gpuflame.capture.names import LearnedNames, NameTable
-from otel_gpuflame.capture.targets import Targets
+from otel_gpuflame.capture.replaced import Replaced, ReplacedPrograms
+from otel_gpuflame.capture.targets import SETTLE_NS, Targets
 from otel_gpuflame.capture.windows import BudgetOptions, BudgetState, WindowControl
 from otel_gpuflame.events import wire
-from otel_gpuflame.events.frames import ProcessKey, Stack, StackKey
+from otel_gpuflame.events.frames import ProcessKey, StackKey
 from otel_gpuflame.events.records import (
     CallArray,
     Calls,
@@ -53,6 +47,8 @@ from otel_gpuflame.events.records import (
 )
 from otel_gpuflame.events.records import Targets as TargetsEvent
 from otel_gpuflame.symbolize.demangle import Demangler
+from otel_gpuflame.symbolize.elf_files import ElfFiles
+from otel_gpuflame.symbolize.raw import RawStack
 from otel_gpuflame.symbolize.symbolizer import Symbolizer
 
 _CALLS, _STACKS, _NAMES, _PROCESSES = range(4)
@@ -64,6 +60,9 @@ _MAX_BATCH: Final = 1 << 16
 slower: with whole buffers of 1.8 million, 1,000,000 calls/s could not be held."""
 _COUNTERS_EVERY_NS: Final = 1_000_000_000
 _SCAN_EVERY_NS: Final = 1_000_000_000
+_LAST_EXECUTIONS_NS: Final = 1_000_000_000
+"""The library waits as long for work that was launched to end, before it gives up."""
+_LAST_EXECUTIONS_STEP_NS: Final = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +82,8 @@ class LiveOptions:
     """Also system calls on GPU devices."""
     devices: tuple[Path, ...] = ()
     """Device files that `driver` takes for GPUs besides those of known drivers."""
+    gpu: bool = False
+    """Also when devices executed what they were given, of processes with our injected library."""
     loader: Loader = Loader.LIBBPF
     rings: RingSizes = field(default_factory=RingSizes)
     poll_ns: int = POLL_NS
@@ -104,19 +105,22 @@ class LiveCapture:
         self._devices = GpuDevices(majors, proc) if majors is not None else None
         self._drain = self._kernel.open_drain(options.poll_ns)
         self._attachments = Attachments(self._kernel.uprobes, in_windows=options.budget is not None)
+        files = ElfFiles()
         self._targets = Targets(
-            self._kernel, self._attachments, host_wide=options.host_wide, proc=proc
+            self._kernel, self._attachments, host_wide=options.host_wide, proc=proc, files=files
         )
         self._windows = self._window_control()
-        self._symbolizer = Symbolizer(proc)
-        self._names = NameTable(Demangler().demangle)
+        self._symbolizer = Symbolizer(proc, files)
+        demangler = Demangler()
+        self._names = NameTable(demangler.demangle)
+        self._gpu = GpuSource(demangler.demangle, proc) if options.gpu else None
         self._known_stacks = KnownStacks()
         self._stacks_seen = DistinctPairs()
         self._processes_seen = DistinctPairs()
         self._described: dict[ProcessKey, Attributes] = {}
         self._ended: list[ProcessKey] = []
-        self._replaced: list[ProcessChange] = []
-        self._held_back = np.empty(0, wire.CALL)
+        self._changed: set[ProcessKey] = set()
+        self._replaced = ReplacedPrograms()
         self._undecodable = 0
         self._lost_stacks = 0
         self._last_counters: tuple[LossCount, ...] = ()
@@ -132,13 +136,16 @@ class LiveCapture:
             for path in self._options.libraries:
                 self._attachments.attach(path, now_ns)
             for pid in self._options.pids:
-                for each in self._targets.descendants(pid):
-                    self._targets.add(each, now_ns)
+                self._targets.add_tree(pid, now_ns)
             if self._options.host_wide:
                 self._kernel.watch_host()
                 self._targets.scan(now_ns)
             self._targets.look(now_ns)
             self._drain.start()
+            if self._gpu is not None:
+                # After the probes: an execution belongs to a launch that they have seen.
+                self._gpu.begin(time.monotonic_ns())
+                self._gpu.start()
         except BaseException:
             self.close()
             raise
@@ -175,26 +182,27 @@ class LiveCapture:
     def step(self, timeout_ns: int) -> list[Event]:
         """One round; waits up to `timeout_ns` for something urgent (0: sweep the rings and do not wait)."""
         opened = self._step_windows()
-        complete_ns = self._drain.swap(min(timeout_ns, self._until_next_edge(timeout_ns)))
+        complete_ns = self._drain.swap(self._until_next_edge(timeout_ns))
         ended = self._ended
         # Once more: calls that have just come may belong to a stratum that began meanwhile.
         opened += self._step_windows()
-        replaced, self._replaced = self._replaced, []
+        replaced = self._replaced.take()
         now_ns = time.monotonic_ns()
         self._ended = self._follow_processes(now_ns)
+        # At once: what a program gives its devices before there is a lease is not recorded.
+        self._look_for_regions()
         if timeout_ns == 0:
-            replaced, self._replaced = replaced + self._replaced, []
+            replaced += self._replaced.take()
         # Stacks first: their process may be about to end, and looking at processes takes milliseconds.
         events: list[Event] = [*opened, *self._references()]
         self._look_at_processes(now_ns)
-        # Joined as bytes: numpy copies records field by field, which takes thirty times as long.
-        joined = np.concatenate((self._held_back.view(np.uint8), self._drain.data(_CALLS)))
-        rows: CallArray = joined.view(wire.CALL)
-        for change in replaced:
-            events += self._replace(change, rows)
-            rows = rows[~_is_before(change, rows)]
-        rows = self._hold_back(rows)
+        rows = self._replaced.join(self._drain.data(_CALLS))
+        for program in replaced:
+            events += self._replace(program, rows)
+            rows = rows[~program.before(rows)]
+        rows = self._replaced.hold_back(rows)
         events += self._calls(rows)
+        events += self._executions()
         events += self._counters(force=timeout_ns == 0)
         # One round later than their end was reported: the drain takes the ring of processes further than that of calls,
         # so the last calls of a process may only come now.
@@ -230,27 +238,54 @@ class LiveCapture:
         return self._windows.step(time.monotonic_ns(), time.monotonic_ns)
 
     def _until_next_edge(self, timeout_ns: int) -> int:
-        """Nanoseconds until a window opens or closes; at least 1, since 0 means "sweep now"."""
+        """Nanoseconds until a window opens or closes, or a process that has changed is looked at.
+
+        At least 1, since 0 means "sweep now".
+        """
         edge_ns = self._windows.next_edge_ns if self._windows is not None else None
+        if timeout_ns and self._changed:
+            timeout_ns = min(timeout_ns, SETTLE_NS)
+        look_ns = self._gpu.next_look_ns() if self._gpu is not None else None
+        if timeout_ns and look_ns is not None:
+            timeout_ns = min(timeout_ns, max(look_ns - time.monotonic_ns(), 1))
         if edge_ns is None or timeout_ns == 0:
             return timeout_ns
-        return max(edge_ns - time.monotonic_ns(), 1)
+        return min(timeout_ns, max(edge_ns - time.monotonic_ns(), 1))
 
     def finish(self) -> list[Event]:
-        """Detach, then return everything that is left."""
+        """Detach, then return everything that is left.
+
+        In this order: windows of the GPU side end, while probes still see each launch; then probes go, the drain stops,
+        and both rings are emptied. So no execution is left without its launch.
+        """
+        events = self._finish_gpu()
         if self._windows is not None:
             self._windows.stop(time.monotonic_ns)
         self._attachments.close()
         self._kernel.detach()
         self._drain.stop()
-        events = self.step(0)
+        events += self.step(0)
         # What a full buffer had no room for is still in the ring.
         while len(self._drain.data(_CALLS)):
             events += self.step(0)
+        if self._gpu is not None:
+            events += self._gpu.close(time.monotonic_ns())
+        return events
+
+    def _finish_gpu(self) -> list[Event]:
+        """End the leases, and wait for the last executions: work that was launched must end first."""
+        events: list[Event] = []
+        if self._gpu is not None:
+            self._gpu.finish()
+            until_ns = time.monotonic_ns() + _LAST_EXECUTIONS_NS
+            while not self._gpu.is_idle and time.monotonic_ns() < until_ns:
+                events += self.step(_LAST_EXECUTIONS_STEP_NS)
         return events
 
     def close(self) -> None:
         """Detach and free everything. Safe to call twice."""
+        if self._gpu is not None:
+            self._gpu.close(time.monotonic_ns())
         self._drain.close()
         self._attachments.close()
         self._kernel.close()
@@ -258,23 +293,28 @@ class LiveCapture:
     def _follow_processes(self, now_ns: int) -> list[ProcessKey]:
         """Apply process changes; returns processes that ended, whose last stacks are still to be resolved."""
         ended = []
+        self._changed.clear()
         for record in split_records(self._drain.data(_PROCESSES)):
             change = decode_process(record)
             if change is None:
                 self._undecodable += 1
                 continue
-            self._targets.apply(change, now_ns)
+            former = self._targets.apply(change, now_ns)
+            if self._gpu is not None:
+                self._gpu.follow(change, now_ns)
             if change.change is wire.ProcessChange.EXIT:
                 ended.append(change.process)
-            else:
-                if change.change is wire.ProcessChange.EXEC:
-                    self._names.forget(change.process)
-                    self._replaced.append(change)
-                self._symbolizer.refresh(change.process)
+                continue
+            if former is not None:
+                self._names.forget(change.process)
+                self._replaced.add(Replaced(change, former))
+            self._symbolizer.refresh(change.process)
+            self._changed.add(change.process)
+        self._targets.attend(now_ns)
         return ended
 
     def _look_at_processes(self, now_ns: int) -> None:
-        """Find new libraries and interpreters where something has changed."""
+        """Find new libraries and interpreters where something has changed; the first stack finds all ready."""
         if now_ns >= self._scan_due_ns:
             self._scan_due_ns = now_ns + _SCAN_EVERY_NS
             self._targets.look_again_if_unnotified(now_ns)
@@ -283,15 +323,30 @@ class LiveCapture:
             if self._options.host_wide:
                 self._targets.keep_libraries(now_ns)
         self._targets.look(now_ns)
+        for process in self._changed:
+            if self._targets.uses_gpu_library(process.tgid):
+                self._symbolizer.prepare(process)
+
+    def _executions(self) -> list[Event]:
+        """What the GPU side says. After the calls, which tell who the processes are."""
+        if self._gpu is None:
+            return []
+        self._look_for_regions()
+        return self._gpu.step(time.monotonic_ns())
+
+    def _look_for_regions(self) -> None:
+        if self._gpu is not None:
+            pids = [pid for pid in self._targets.pids() if self._targets.uses_gpu_library(pid)]
+            self._gpu.look(pids, time.monotonic_ns())
 
     def _references(self) -> Iterator[Event]:
         """Stacks, which calls refer to."""
         records = split_records(self._drain.data(_STACKS))
-        stacks = tuple(stack for record in records if (stack := self._stack(record)) is not None)
-        if stacks:
-            yield Stacks(stacks)
+        raws = [raw for record in records if (raw := self._new_stack(record)) is not None]
+        if raws:
+            yield Stacks(tuple(self._symbolizer.resolve_all(raws)))
 
-    def _stack(self, record: bytes) -> Stack | None:
+    def _new_stack(self, record: bytes) -> RawStack | None:
         raw = decode_stack(record)
         if raw is None:
             self._undecodable += 1
@@ -299,32 +354,22 @@ class LiveCapture:
         if raw.key in self._known_stacks:
             return None
         self._known_stacks.add(raw.key, raw.process)
-        return self._symbolizer.resolve(raw)
+        return raw
 
-    def _replace(self, change: ProcessChange, rows: CallArray) -> Iterator[Event]:
+    def _replace(self, program: Replaced, rows: CallArray) -> Iterator[Event]:
         """A process executed another program: hand out the calls of the one before, and begin anew.
 
         One round after the report, for the same reason as with ends.
         """
-        before = rows[_is_before(change, rows)]
+        process = program.change.process
+        before = rows[program.before(rows)]
+        # A description that was given out may have been read too late, from the new program.
+        given_out = self._described.pop(process, None)
+        if given_out != program.former and (given_out is not None or len(before)):
+            yield TargetsEvent((TargetInfo(process, program.former),))
         if len(before):
-            described = self._describe(before)
-            if described:
-                yield TargetsEvent(described)
             yield Calls(before)
-        self._described.pop(change.process, None)
-        yield ProcessesEnded((change.process,))
-
-    def _hold_back(self, rows: CallArray) -> CallArray:
-        """Keep calls of new programs for the next round, when all calls of those before them are through."""
-        if not self._replaced:
-            self._held_back = np.empty(0, wire.CALL)
-            return rows
-        is_new = np.zeros(len(rows), bool)
-        for change in self._replaced:
-            is_new |= _is_of(change, rows) & (rows["start_ns"] >= change.time_ns)
-        self._held_back = rows[is_new]
-        return rows[~is_new]
+        yield ProcessesEnded((process,))
 
     def _calls(self, rows: CallArray) -> Iterator[Event]:
         self._forget_lost_stacks(rows)
@@ -358,6 +403,8 @@ class LiveCapture:
             if process in self._described:
                 continue
             fallback = (("process.pid", tgid), ("service.name", "unknown_service"))
+            if self._gpu is not None:
+                self._gpu.know(process)
             self._described[process] = self._targets.attributes(tgid) or fallback
             infos.append(TargetInfo(process, self._described[process]))
         return tuple(infos)
@@ -366,7 +413,7 @@ class LiveCapture:
         """Descriptions that have changed since they were given out."""
         changed = self._targets.take_redescribed()
         # Their new description is given out with the first call of the new program.
-        changed -= {change.process.tgid for change in self._replaced}
+        changed -= self._replaced.pids
         infos = []
         for process in [process for process in self._described if process.tgid in changed]:
             attributes = self._targets.attributes(process.tgid)
@@ -395,6 +442,8 @@ class LiveCapture:
         self._described.pop(process, None)
         self._names.forget(process)
         self._known_stacks.forget(process)
+        if self._gpu is not None:
+            self._gpu.forget(process)
 
     def _counters(self, *, force: bool) -> Sequence[Event]:
         now_ns = time.monotonic_ns()
@@ -405,6 +454,9 @@ class LiveCapture:
         own = {
             ("record", "undecodable"): self._undecodable + self._drain.malformed(_CALLS),
             ("stack", "lost"): self._lost_stacks,
+            ("library", "probed_late"): self._attachments.late_count,
+            ("process", "unreadable"): self._targets.unreadable,
+            ("target", "table_full"): self._targets.refused,
         }
         counts += [LossCount(*name, count) for name, count in own.items() if count]
         counts += [
@@ -412,6 +464,8 @@ class LiveCapture:
             for name, count in self._symbolizer.counters().items()
             if count
         ]
+        if self._gpu is not None:
+            counts += self._gpu.counters()
         if tuple(counts) == self._last_counters and not force:
             return ()
         self._last_counters = tuple(counts)
@@ -421,15 +475,3 @@ class LiveCapture:
 def _features(options: LiveOptions) -> set[Feature]:
     wanted = {Feature.CALLS: True, Feature.CPU: options.cpu, Feature.DRIVER: options.driver}
     return {feature for feature, is_wanted in wanted.items() if is_wanted}
-
-
-def _is_of(change: ProcessChange, rows: CallArray) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = rows["tgid"] == change.process.tgid
-    found &= rows["process_start_ns"] == change.process.start_ns
-    return found
-
-
-def _is_before(change: ProcessChange, rows: CallArray) -> NDArray[np.bool_]:
-    """Calls that the process made before it executed another program."""
-    before: NDArray[np.bool_] = _is_of(change, rows) & (rows["start_ns"] < change.time_ns)
-    return before

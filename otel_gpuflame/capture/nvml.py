@@ -1,12 +1,13 @@
 """The counters of NVIDIA devices, read through NVML: nothing is injected, no root needed, no program slowed down.
 
-GPM (Hopper and later) counts in the device; a share over an interval is the difference of two samples. MIG instances have their own.
+GPM (Hopper and later) counts in the device; a share over an interval is the difference of two samples. MIG instances
+have counters of their own.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -69,6 +70,9 @@ class _Device:
     last_process_us: int = 0
 
 
+_Read = Callable[[_Device, int], list[Reading]]
+
+
 @dataclass(slots=True)
 class NvmlSampler:
     """Context manager: entering loads NVML. Raises SourceUnavailable where there is no NVIDIA driver."""
@@ -108,14 +112,18 @@ class NvmlSampler:
     def _sample_device(self, device: _Device, now_ns: int) -> DeviceReadings:
         readings: list[Reading] = []
         for read in (_memory, _clock_reasons, _processes, _gpm):
-            try:
-                readings += read(device, now_ns)
-            except pynvml.NVMLError_NotSupported:
-                continue
-            except pynvml.NVMLError:
-                self.failures += 1
+            readings += self._read(read, device, now_ns)
         device.last_ns = now_ns
         return DeviceReadings(device.uuid, device.model, now_ns, tuple(readings))
+
+    def _read(self, read: _Read, device: _Device, now_ns: int) -> list[Reading]:
+        try:
+            return read(device, now_ns)
+        except pynvml.NVMLError_NotSupported:
+            return []
+        except pynvml.NVMLError:
+            self.failures += 1
+            return []
 
 
 def _instances(handle: Any) -> list[_Device]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,18 +21,32 @@ from otel_gpuflame.capture.libraries import FileKey, is_gpu_library
 from otel_gpuflame.errors import TargetError
 from otel_gpuflame.events import wire
 from otel_gpuflame.symbolize.cpython.detect import PythonRefusal, PythonRuntime, find_python
-from otel_gpuflame.symbolize.elf_files import ElfFiles, open_mapped_file
-from otel_gpuflame.symbolize.maps import read_maps
+from otel_gpuflame.symbolize.elf_files import ElfFiles, FileIdentity, open_mapped_file
+from otel_gpuflame.symbolize.maps import AddressMap, read_maps
 from otel_gpuflame.symbolize.thread_context import find_thread_context
 
 logger = logging.getLogger(__name__)
 
 # A library is relocated some time after it was mapped, and the last one announces itself by no further mapping:
 # look again this long after each change. The last looks are for descriptions: OpenTelemetry is often set up late.
-_LOOK_AGAIN_NS: Final = (0, 20_000_000, 200_000_000, 1_000_000_000, 10_000_000_000, 60_000_000_000)
+SETTLE_NS: Final = 5_000_000
+"""A program maps its libraries in bursts, and may launch and end within milliseconds after: first look so much later.
+"""
+_LOOK_AGAIN_NS: Final = (
+    SETTLE_NS,
+    20_000_000,
+    200_000_000,
+    1_000_000_000,
+    10_000_000_000,
+    60_000_000_000,
+)
 _LOOKS_FOR_DESCRIPTION: Final = 3
 """So many of the last looks; the first ones come often while a program loads its libraries."""
 _NO_OWNER: Final = 255
+_EXEC_NS: Final = 10_000_000
+"""An exec is reported when it is done, but /proc shows the new program from the middle of it on, less than 1 ms before
+unless the thread loses the CPU."""
+_MAX_DESCRIPTIONS: Final = 3
 
 
 @dataclass(slots=True)
@@ -39,13 +55,20 @@ class Target:
 
     pid: int
     attributes: Attributes | None = None
+    descriptions: list[tuple[int, Attributes]] = field(default_factory=list)
+    """The latest ones that differ, with the time at which they had been read; 0: taken over from the parent."""
     comm: str = ""
     """The kernel's name of the process: what it is called if it ends before it could be described."""
     is_forked: bool = False
     """It runs the program of its parent, and is described like it until it publishes something of its own."""
     layout: bytes = b""
     """Value in BPF's `targets` map as last written."""
+    python: PythonRuntime | None = None
+    without_context: set[FileIdentity] = field(default_factory=set)
+    """Mapped files that publish no span, so that a look when one more was mapped takes 0.2 instead of 3 ms."""
     due_ns: list[int] = field(default_factory=list)
+    mapped_ns: int | None = None
+    """When it mapped a GPU library that nobody has looked at yet."""
     has_ended: bool = False
     libraries: set[FileKey] = field(default_factory=set)
 
@@ -60,14 +83,21 @@ class Targets:
         *,
         host_wide: bool = False,
         proc: Path = Path("/proc"),
+        files: ElfFiles | None = None,
     ) -> None:
         self._kernel = kernel
         self._attachments = attachments
         self._host_wide = host_wide
         self._proc = proc
         self._targets: dict[int, Target] = {}
-        self._files = ElfFiles()
+        self._files = files or ElfFiles()
         self._redescribed: set[int] = set()
+        self._changed: set[int] = set()
+        self._denied: set[int] = set()
+        self.refused = 0
+        """Processes that are not captured because BPF's table of targets is full."""
+        self.unreadable = 0
+        """Processes that we lack the right to look into."""
 
     def __len__(self) -> int:
         return len(self._targets)
@@ -86,13 +116,34 @@ class Targets:
         process = int(status.partition("\nTgid:")[2].split(maxsplit=1)[0])
         if process != pid:
             raise TargetError(f"{pid} is a thread of process {process}: record that one")
-        self._targets[pid] = Target(pid, due_ns=[now_ns + delay for delay in _LOOK_AGAIN_NS])
-        if not self._kernel.targets.set(_key(pid), np.zeros(1, wire.TARGET).tobytes()):
+        self._targets[pid] = Target(pid, due_ns=_looks(now_ns - SETTLE_NS))
+        self._take_in(pid)
+
+    def add_tree(self, pid: int, now_ns: int) -> None:
+        """Capture a process with its descendants. Raises TargetError if there is no such process.
+
+        Its family may change meanwhile: BPF follows a child that is forked after its parent was added, so whoever is
+        still missing was forked before that, and the next listing has it. Listed children may have ended.
+        """
+        self.add(pid, now_ns)
+        added = {pid}
+        while missing := [each for each in self._descendants(pid) if each not in added]:
+            for each in missing:
+                with contextlib.suppress(TargetError):
+                    self.add(each, now_ns)
+            added.update(missing)
+
+    def _take_in(self, pid: int) -> bool:
+        if self._kernel.targets.set(_key(pid), np.zeros(1, wire.TARGET).tobytes()):
+            return True
+        if not self.refused:
             logger.warning(
                 "more processes than the targets map holds: process %d is not captured", pid
             )
+        self.refused += 1
+        return False
 
-    def descendants(self, pid: int) -> Iterator[int]:
+    def _descendants(self, pid: int) -> Iterator[int]:
         """The process and all its present descendants."""
         yield pid
         for children in (self._proc / str(pid) / "task").glob("*/children"):
@@ -101,43 +152,62 @@ class Targets:
             except OSError:
                 continue
             for child in text.split():
-                yield from self.descendants(int(child))
+                yield from self._descendants(int(child))
 
-    def apply(self, change: ProcessChange, now_ns: int) -> None:
-        """Follow a change that BPF reported."""
+    def apply(self, change: ProcessChange, now_ns: int) -> Attributes | None:
+        """Follow a change that BPF reported; `attend` when all of a round are applied.
+
+        For an exec: how the program before it is described.
+        """
         pid = change.process.tgid
         if change.change is wire.ProcessChange.EXIT:
             if pid in self._targets:
                 self._targets[pid].has_ended = True
-            return
+            return None
         known = self._targets.get(pid)
         if known is not None and known.has_ended:
             # Its last calls are not through yet, and the pid already means another process.
             del self._targets[pid]
         if change.change is wire.ProcessChange.FORK:
-            parent = self._targets.get(change.parent.tgid)
-            self._targets[pid] = Target(
-                pid,
-                attributes=_with_pid(parent.attributes, pid) if parent else None,
-                is_forked=True,
-            )
+            self._targets[pid] = _forked(pid, self._targets.get(change.parent.tgid))
         target = self._targets.setdefault(pid, Target(pid))
-        target.comm = change.comm
+        former = None
         if change.change is wire.ProcessChange.EXEC:
+            former = _described_before(target, change.time_ns)
             target.layout = b""
             target.libraries.clear()
             target.attributes = None
+            target.descriptions.clear()
+            target.python = None
+            target.without_context.clear()
             target.is_forked = False
-        target.due_ns = [now_ns + delay for delay in _LOOK_AGAIN_NS]
-        if target.attributes is None:
-            # At once: it may live for milliseconds only, and stacks to be resolved come before the next look.
-            self._describe(target)
+        elif change.maps_gpu_library and target.mapped_ns is None:
+            target.mapped_ns = change.time_ns
+        target.comm = change.comm
+        target.due_ns = _looks(now_ns)
+        self._changed.add(pid)
+        return former
+
+    def attend(self, now_ns: int) -> None:
+        """What cannot wait for the next look, for the processes that have changed in this round.
+
+        Each call on a library that is not probed yet is missed, and a process may live for milliseconds only.
+        """
+        changed, self._changed = self._changed, set()
+        for target in [self._targets[pid] for pid in changed if pid in self._targets]:
+            if target.mapped_ns is not None:
+                address_map = read_maps(target.pid, self._proc)
+                if address_map is not None:
+                    self._attach_libraries(target, address_map, now_ns)
+            if target.attributes is None:
+                self._describe(target)
 
     def forget(self, pid: int) -> None:
         """Drop a process that has ended, unless its pid already means another one."""
         target = self._targets.get(pid)
         if target is not None and target.has_ended:
             del self._targets[pid]
+            self._denied.discard(pid)
 
     def look(self, now_ns: int) -> None:
         """Look again at every process whose time has come."""
@@ -151,10 +221,8 @@ class Targets:
         pids = {int(entry.name) for entry in self._proc.iterdir() if entry.name.isdigit()}
         for pid in pids - {os.getpid()} - self._targets.keys():
             if self._maps_gpu_library(pid):
-                self._targets[pid] = Target(
-                    pid, due_ns=[now_ns + delay for delay in _LOOK_AGAIN_NS]
-                )
-                self._kernel.targets.set(_key(pid), np.zeros(1, wire.TARGET).tobytes())
+                self._targets[pid] = Target(pid, due_ns=_looks(now_ns - SETTLE_NS))
+                self._take_in(pid)
                 self._kernel.costs.set(_key(pid), np.zeros(1, wire.COST).tobytes())
                 if not self._maps_gpu_library(pid):
                     # It ended in between: BPF will not tell, and the pid may soon mean another process.
@@ -172,6 +240,11 @@ class Targets:
     def pids(self) -> list[int]:
         """Targets that live."""
         return [pid for pid, target in self._targets.items() if not target.has_ended]
+
+    def uses_gpu_library(self, pid: int) -> bool:
+        """Whether a target maps a library with probes."""
+        target = self._targets.get(pid)
+        return target is not None and bool(target.libraries)
 
     def look_again_if_unnotified(self, now_ns: int) -> None:
         """Where the kernel does not report new mappings, every process is due."""
@@ -211,12 +284,18 @@ class Targets:
     def _look_at(self, target: Target, now_ns: int) -> None:
         address_map = read_maps(target.pid, self._proc)
         if address_map is None:
+            self._note_unreadable(target.pid)
             if not target.due_ns:
                 # Long gone: the report of its end was lost.
                 self._targets.pop(target.pid, None)
             return
+        self._attach_libraries(target, address_map, now_ns)
         if target.attributes is None or len(target.due_ns) < _LOOKS_FOR_DESCRIPTION:
             self._describe(target)
+        self._update_layout(target)
+
+    def _attach_libraries(self, target: Target, address_map: AddressMap, now_ns: int) -> None:
+        mapped_ns, target.mapped_ns = target.mapped_ns, None
         libraries = {m.file_identity: m for m in address_map.mappings if is_gpu_library(m.path)}
         for mapping in libraries.values():
             # The mapped inode itself: a driver update replaces the file under running programs, and a path inside a
@@ -224,11 +303,23 @@ class Targets:
             fd = open_mapped_file(target.pid, mapping, self._proc)
             if fd is None:
                 continue
-            key = self._attachments.attach(Path(f"/proc/self/fd/{fd}"), now_ns, shown=mapping.path)
+            key = self._attachments.attach(
+                Path(f"/proc/self/fd/{fd}"), now_ns, mapping.path, mapped_ns
+            )
             os.close(fd)
             if key is not None:
                 target.libraries.add(key)
-        self._update_layout(target)
+
+    def _note_unreadable(self, pid: int) -> None:
+        """Tell a process that has gone from one that we may not look into."""
+        try:
+            (self._proc / str(pid) / "maps").open("rb").close()
+        except PermissionError:
+            if pid not in self._denied:
+                self._denied.add(pid)
+                self.unreadable += 1
+        except OSError:
+            pass
 
     def _maps_gpu_library(self, pid: int) -> bool:
         address_map = read_maps(pid, self._proc)
@@ -245,28 +336,62 @@ class Targets:
         if attributes is None or attributes == target.attributes:
             return
         target.attributes = attributes
+        target.descriptions.append((time.monotonic_ns(), attributes))
+        del target.descriptions[:-_MAX_DESCRIPTIONS]
         self._redescribed.add(target.pid)
 
     def _update_layout(self, target: Target) -> None:
         value = np.zeros(1, wire.TARGET)
         layout = value["python"]
         layout["skip_owner"] = _NO_OWNER
-        python = find_python(target.pid, self._proc, self._files)
+        python = self._python(target)
         if isinstance(python, PythonRefusal):
             layout["unsupported"] = 1
         elif isinstance(python, PythonRuntime):
             for name in wire.PYTHON_LAYOUT.names or ():
-                if name != "_pad":
-                    layout[name] = getattr(python.layout, name)
-        value["span_tls_offset"] = find_thread_context(target.pid, self._proc, self._files) or 0
+                layout[name] = getattr(python.layout, name)
+        value["span_tls_offset"] = (
+            find_thread_context(target.pid, self._proc, self._files, target.without_context) or 0
+        )
         if value.tobytes() != target.layout:
             # BPF removes a process that ends. Its pid must not come back: it may soon mean another one.
             self._kernel.targets.set(_key(target.pid), value.tobytes(), must_exist=True)
             target.layout = value.tobytes()
 
+    def _python(self, target: Target) -> PythonRuntime | PythonRefusal | None:
+        """The interpreter; once found, it is looked at again only by the later looks, when it has run for a while."""
+        is_first_look = len(target.due_ns) == len(_LOOK_AGAIN_NS) - 1
+        if target.python is not None and is_first_look:
+            return target.python
+        python = find_python(target.pid, self._proc, self._files)
+        target.python = python if isinstance(python, PythonRuntime) else None
+        return python
+
+
+def _looks(now_ns: int) -> list[int]:
+    return [now_ns + delay for delay in _LOOK_AGAIN_NS]
+
 
 def _key(pid: int) -> bytes:
     return pid.to_bytes(4, "little")
+
+
+def _forked(pid: int, parent: Target | None) -> Target:
+    """A child runs the program of its parent, and is described like it."""
+    attributes = _with_pid(parent.attributes, pid) if parent is not None else None
+    descriptions = [] if attributes is None else [(0, attributes)]
+    return Target(pid, attributes=attributes, descriptions=descriptions, is_forked=True)
+
+
+def _described_before(target: Target, exec_ns: int) -> Attributes:
+    """How the program was described that has been replaced at `exec_ns`: never by what was read after that.
+
+    Where nobody had looked by then, it has the name that the kernel gave it.
+    """
+    for read_ns, attributes in reversed(target.descriptions):
+        if read_ns == 0 or read_ns + _EXEC_NS <= exec_ns:
+            return attributes
+    return (("process.pid", target.pid), ("service.name", target.comm or "unknown_service"))
 
 
 def _with_pid(attributes: Attributes | None, pid: int) -> Attributes | None:

@@ -25,6 +25,8 @@ _FIRST_DUTY: Final = 0.05
 _ASK_AGAIN_NS: Final = 5_000_000_000
 _MAX_LATE_NS: Final = 1_000_000_000
 """A stratum begins where the last one ended, unless we noticed that much later: the host may have slept."""
+_MAX_LATE_OPEN_NS: Final = 60_000_000_000
+"""Where everything is captured all the time: calls are complete however late the next stratum is announced."""
 _KILL_FACTOR: Final = 2.0
 _KILL_AFTER_STRATA: Final = 3
 
@@ -136,7 +138,10 @@ class WindowControl:
             self._is_open = False
         # Without a gap: what is called between two strata would be in none of them.
         late_ns = now_ns - self._plan.stratum_end_ns if self._plan is not None else 0
-        start_ns = now_ns - late_ns if 0 <= late_ns < _MAX_LATE_NS else now_ns
+        stays_open = self._is_open and duty == 1
+        is_in_time = 0 <= late_ns < (_MAX_LATE_OPEN_NS if stays_open else _MAX_LATE_NS)
+        start_ns = now_ns - late_ns if is_in_time else now_ns
+        length_ns += now_ns - start_ns if stays_open else 0
         self._plan = plan_window(start_ns, length_ns, duty, self._random)
         return self._plan
 

@@ -8,7 +8,7 @@ from types import FrameType
 
 import click
 
-from otel_gpuflame.cli.destination import destination, metrics_destination
+from otel_gpuflame.cli.destination import destination, logs_destination, metrics_destination
 from otel_gpuflame.cli.share import share
 from otel_gpuflame.correlate.spans import SpanLink
 from otel_gpuflame.export.options import SelfTelemetryOptions, metric_interval_s
@@ -90,6 +90,11 @@ Signals: SIGUSR1 switches capture off, SIGUSR2 on, SIGTERM sends what is left an
     show_default=True,
     help="Send metrics about the agent and about GPU waits and launches of each service to the same endpoint.",
 )
+@click.option(
+    "--findings",
+    is_flag=True,
+    help="Send log events that say why time is lost, where, and what helps, to the same endpoint.",
+)
 def agent(
     *,
     endpoint: str | None,
@@ -102,6 +107,7 @@ def agent(
     span_link: str,
     shutdown_s: float,
     self_telemetry: bool,
+    findings: bool,
 ) -> None:
     """Profile every process of this host that uses a GPU library, and send OTLP profiles to a Collector.
 
@@ -121,6 +127,7 @@ def agent(
         span_link=SpanLink(span_link),
         shutdown_s=shutdown_s,
         self_telemetry=_self_telemetry(endpoint, protocol) if self_telemetry else None,
+        findings=logs_destination(os.environ, endpoint, protocol) if findings else None,
     )
     run_agent(options, control)
 

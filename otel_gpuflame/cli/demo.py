@@ -9,9 +9,11 @@ from typing import Final
 import click
 from rich.console import Console
 
+from otel_gpuflame.cli.findings import print_findings
 from otel_gpuflame.cli.outputs import write_html, write_pprof
 from otel_gpuflame.cli.tables import human, print_ledger, print_summary, say
 from otel_gpuflame.errors import CaptureFileError
+from otel_gpuflame.findings.find import find
 from otel_gpuflame.pipeline import replay
 from otel_gpuflame.profile.aggregate import AggregateOptions
 
@@ -50,6 +52,8 @@ def demo(directory: Path, limit: int) -> None:
     say(console, f"{capture.name}: {result.created.get('target', 'unknown target')}\n")
     print_summary(console, result.bundles, limit)
     print_ledger(console, result.ledger)
+    say(console, "")
+    print_findings(console, find(result.bundles))
     directory.mkdir(parents=True, exist_ok=True)
     pprof, html = directory / "demo.pb.gz", directory / "demo.html"
     sizes = (

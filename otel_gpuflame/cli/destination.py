@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from otel_gpuflame.export.options import METRICS, OtlpOptions, otlp_options
+from otel_gpuflame.export.options import LOGS, METRICS, OtlpOptions, Signal, otlp_options
 
 _SIGNAL_ENDPOINT = "OTEL_EXPORTER_OTLP_PROFILES_ENDPOINT"
 _BASE_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -38,12 +38,29 @@ def metrics_destination(
     Raises:
         ConfigError: a variable or the endpoint cannot be used.
     """
+    return _beside_profiles(environment, endpoint, protocol, METRICS)
+
+
+def logs_destination(
+    environment: Mapping[str, str], endpoint: str | None, protocol: str | None
+) -> OtlpOptions:
+    """Where log events go: as profiles, unless OTEL_EXPORTER_OTLP_LOGS_* say otherwise.
+
+    Raises:
+        ConfigError: a variable or the endpoint cannot be used.
+    """
+    return _beside_profiles(environment, endpoint, protocol, LOGS)
+
+
+def _beside_profiles(
+    environment: Mapping[str, str], endpoint: str | None, protocol: str | None, signal: Signal
+) -> OtlpOptions:
     merged = dict(environment)
     if endpoint is not None:
         merged[_BASE_ENDPOINT] = _url(endpoint)
     if protocol is not None:
         merged["OTEL_EXPORTER_OTLP_PROTOCOL"] = protocol
-    return otlp_options(merged, METRICS)
+    return otlp_options(merged, signal)
 
 
 def _url(endpoint: str) -> str:

@@ -10,6 +10,7 @@ from otel_gpuflame import __version__
 from otel_gpuflame.cli.agent import agent
 from otel_gpuflame.cli.demo import demo
 from otel_gpuflame.cli.doctor import doctor
+from otel_gpuflame.cli.env import env
 from otel_gpuflame.cli.logs import set_up_logging
 from otel_gpuflame.cli.record import record
 from otel_gpuflame.cli.replay import replay
@@ -49,7 +50,7 @@ def cli(verbose: int) -> None:
     set_up_logging(verbose)
 
 
-for command in (record, replay, agent, top, demo, doctor):
+for command in (record, replay, agent, top, demo, doctor, env):
     cli.add_command(command)
 
 

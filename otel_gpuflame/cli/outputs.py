@@ -12,6 +12,7 @@ from otel_gpuflame.encode.html import encode_html
 from otel_gpuflame.encode.pprof import encode_pprof
 from otel_gpuflame.export.files import write_file
 from otel_gpuflame.profile.model import Bundle, ValueType
+from otel_gpuflame.profile.view import has_device_times, view_of, with_gpu_view
 
 
 def write_pprof(path: Path, bundles: Sequence[Bundle]) -> int:
@@ -21,12 +22,13 @@ def write_pprof(path: Path, bundles: Sequence[Bundle]) -> int:
 
 def write_html(path: Path, bundles: Sequence[Bundle], title: str) -> int:
     """One self-contained page; its size in bytes."""
-    return _write(path, encode_html(bundles, title=title).encode())
+    shown = [with_gpu_view(b) if has_device_times(b) else b for b in bundles]
+    return _write(path, encode_html(shown, title=title).encode())
 
 
 def write_folded(path: Path, bundles: Sequence[Bundle], sample_type: ValueType) -> int:
     """Folded stacks of one sample type, to standard output if `path` is `-`; size in bytes."""
-    data = encode_folded(bundles, sample_type).encode()
+    data = encode_folded(view_of(bundles, sample_type), sample_type).encode()
     if str(path) == "-":
         click.echo(data, nl=False)
         return len(data)

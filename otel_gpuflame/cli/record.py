@@ -81,6 +81,13 @@ Examples:
     help="Also time in ioctl, poll and mmap on GPU devices.",
 )
 @click.option(
+    "--gpu/--no-gpu",
+    default=True,
+    show_default=True,
+    help="Also when the GPU executed what it was given (CUDA): a command is started with our library in it, "
+    "see `otel-gpuflame env`; of a running process only if it was started so.",
+)
+@click.option(
     "--device",
     "devices",
     multiple=True,
@@ -114,6 +121,7 @@ def record(
     cpu: bool,
     driver: bool,
     devices: tuple[Path, ...],
+    gpu: bool,
     loader: str,
     limit: int,
     quiet: bool,
@@ -140,6 +148,7 @@ def record(
         cpu=cpu,
         driver=driver,
         devices=devices,
+        gpu=gpu,
         loader=Loader(loader),
     )
     result = run_record(options, _StopRequest(has_command=bool(command)))
@@ -168,6 +177,12 @@ def _print_outcome(console: Console, result: RecordResult, output: Path | None) 
         say(console, f"  not available here ({program}): {consequence}", "yellow")
     for error in result.attach_errors:
         say(console, f"  {error}", "yellow")
+    for late in result.late:
+        gap = human(late.gap_ns, "nanoseconds")
+        say(
+            console,
+            f"  {late.path}: probed {gap} after it was mapped; calls before that are missing",
+        )
     if not any(account.kind in CALL_KINDS for account in result.ledger.accounts()):
         say(console, _why_nothing(result), "yellow")
     if output is not None:
@@ -184,6 +199,12 @@ def _why_nothing(result: RecordResult) -> str:
         return (
             "No GPU call was seen: the target loaded neither libcuda.so.1 nor an OpenCL loader. "
             "If its driver library has another name, give its path with --library."
+        )
+    if result.late:
+        return (
+            "No GPU call was seen, although probes were attached, but not before a program had mapped "
+            f"{' and '.join(sorted({str(late.path) for late in result.late}))}. If it made all its calls "
+            "at once, give that path with --library."
         )
     return (
         "No GPU call was seen, although probes were attached. A program that links its driver statically, "

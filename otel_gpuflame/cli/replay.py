@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 from rich.console import Console
 
 from otel_gpuflame.cli.destination import destination
+from otel_gpuflame.cli.findings import print_findings, print_findings_json
 from otel_gpuflame.cli.outputs import write_folded, write_html, write_pprof
 from otel_gpuflame.cli.tables import human, print_ledger, print_summary, say
 from otel_gpuflame.correlate.spans import SpanLink
 from otel_gpuflame.errors import CaptureFileError
 from otel_gpuflame.export.options import OtlpOptions
+from otel_gpuflame.findings.find import find
+from otel_gpuflame.findings.model import Finding
 from otel_gpuflame.pipeline import ReplayResult, send_capture
 from otel_gpuflame.pipeline import replay as run_replay
 from otel_gpuflame.profile import sample_types
@@ -46,6 +50,7 @@ Examples:
   otel-gpuflame replay train.ogfcap --pprof train.pb.gz --html train.html
   otel-gpuflame replay train.ogfcap --span-id 00f067aa0ba902b7 --html step.html
   otel-gpuflame replay train.ogfcap --folded - --sample-type gpu_launch | head
+  otel-gpuflame replay train.ogfcap --findings --json | jq '.findings[] | {rule, file, line, lost_ns}'
   otel-gpuflame replay train.ogfcap --endpoint http://127.0.0.1:4318 --protocol http/protobuf"""
 )
 @click.argument("capture", type=click.Path(path_type=Path, dir_okay=False))
@@ -62,7 +67,7 @@ Examples:
 )
 @click.option(
     "--sample-type",
-    type=click.Choice([t.type for t in sample_types.ALL]),
+    type=click.Choice([t.type for t in sample_types.SHOWN]),
     default=sample_types.HEADLINE.type,
     show_default=True,
     help="Sample type of --folded.",
@@ -82,6 +87,13 @@ Examples:
     help="Of --endpoint.  [default: OTEL_EXPORTER_OTLP_PROFILES_PROTOCOL, else grpc]",
 )
 @click.option("--keep-times", is_flag=True, help="Send with recorded times instead of ending now.")
+@click.option("--findings", is_flag=True, help="Say why time is lost, where, and what helps.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Findings as JSON, to standard output, tables to standard error.",
+)
 @click.option(
     "-n",
     "--top",
@@ -103,6 +115,8 @@ def replay(
     endpoint: str | None,
     protocol: str | None,
     keep_times: bool,
+    findings: bool,
+    as_json: bool,
     limit: int,
 ) -> None:
     """Make profiles from a capture file, exactly as they would have been made live.
@@ -110,6 +124,8 @@ def replay(
     Headers, TLS, timeout and compression of --endpoint come from OTEL_EXPORTER_OTLP_PROFILES_* or
     OTEL_EXPORTER_OTLP_* variables.
     """
+    to_stdout = folded is not None and str(folded) == "-"
+    _check_findings(findings=findings, as_json=as_json, span=span_id, to_stdout=to_stdout)
     link = SpanLink(span_link)
     result = run_replay(capture, AggregateOptions(window_ns=None, span_link=link))
     bundles = result.bundles if span_id is None else only_span(result.bundles, span_id)
@@ -119,9 +135,11 @@ def replay(
             "spans of the capture are listed in the page that --html writes"
         )
     # Tables would spoil what a pipe expects.
-    console = Console(highlight=False, stderr=folded is not None and str(folded) == "-")
+    console = Console(highlight=False, stderr=to_stdout or as_json)
     print_summary(console, bundles, limit)
     print_ledger(console, result.ledger)
+    if findings:
+        _print_findings(console, find(bundles), as_json=as_json)
     _warn(result)
     if pprof is not None:
         say(console, f"{pprof}: {human(write_pprof(pprof, bundles), 'bytes')}")
@@ -153,6 +171,23 @@ def _send(
     )
     if summary.failed:
         sys.exit(1)
+
+
+def _check_findings(*, findings: bool, as_json: bool, span: bytes | None, to_stdout: bool) -> None:
+    if as_json and not findings:
+        raise click.UsageError("--json is about findings: give --findings too")
+    if as_json and to_stdout:
+        raise click.UsageError("--json and --folded - both write to standard output")
+    if findings and span is not None:
+        raise click.UsageError("findings are about whole programs: leave out --span-id")
+
+
+def _print_findings(console: Console, found: Sequence[Finding], *, as_json: bool) -> None:
+    if as_json:
+        print_findings_json(found)
+    else:
+        say(console, "")
+        print_findings(console, found)
 
 
 def _warn(result: ReplayResult) -> None:

@@ -17,6 +17,7 @@ from otel_gpuflame.profile import sample_types
 from otel_gpuflame.profile.ledger import CALL_KINDS, Ledger
 from otel_gpuflame.profile.model import Bundle, ValueType
 from otel_gpuflame.profile.top import TopRow, top_leaves, top_python_lines, total
+from otel_gpuflame.profile.view import has_device_times
 
 _NS_UNITS: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
 _BYTE_UNITS: Final = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
@@ -25,6 +26,7 @@ _THREAD_EVENTS: Final = {
     "cpu_sample": "CPU samples",
     "off_cpu": "times off the CPU",
     "driver": "calls on GPU devices",
+    "execution": "executions on devices",
 }
 
 
@@ -46,13 +48,25 @@ def say(console: Console, text: str, style: str = "") -> None:
 
 
 def print_summary(console: Console, bundles: Sequence[Bundle], limit: int) -> None:
-    """Waits by Python line, how they were spent, launched kernels, totals."""
-    wait = sample_types.GPU_WAIT
+    """Waits by Python line, what for, what the GPU was given or did, why it idled, totals."""
+    wait, launch = sample_types.GPU_WAIT, sample_types.GPU_LAUNCH
     _print_rows(console, "GPU waits by Python line", top_python_lines(bundles, wait), wait, limit)
-    _print_rows(console, "How the CPU waited", top_leaves(bundles, wait), wait, limit)
-    launch = sample_types.GPU_LAUNCH
-    _print_rows(console, "What the GPU was given", top_leaves(bundles, launch), launch, limit)
+    if any(map(has_device_times, bundles)):
+        _print_executions(console, bundles, limit)
+    else:
+        _print_rows(console, "How the CPU waited", top_leaves(bundles, wait), wait, limit)
+        _print_rows(console, "What the GPU was given", top_leaves(bundles, launch), launch, limit)
     console.print(_totals(bundles))
+
+
+def _print_executions(console: Console, bundles: Sequence[Bundle], limit: int) -> None:
+    """What only executions tell."""
+    wait, time, idle = sample_types.GPU_WAIT, sample_types.GPU_TIME, sample_types.GPU_IDLE
+    _print_rows(console, "What the CPU waited for", top_leaves(bundles, wait), wait, limit)
+    _print_rows(console, "GPU time by Python line", top_python_lines(bundles, time), time, limit)
+    _print_rows(console, "What the GPU executed", top_leaves(bundles, time), time, limit)
+    _print_rows(console, "GPU idle by Python line", top_python_lines(bundles, idle), idle, limit)
+    _print_rows(console, "Why the GPU idled", top_leaves(bundles, idle), idle, limit)
 
 
 def print_ledger(console: Console, ledger: Ledger) -> None:
@@ -86,6 +100,13 @@ def print_ledger(console: Console, ledger: Ledger) -> None:
     stacks = ledger.source_count("stack", "lost")
     if stacks:
         remarks["stacks lost on the way (sent again)"] = stacks
+    refused = ledger.source_count("process", "table_full") + ledger.source_count(
+        "target", "table_full"
+    )
+    if refused:
+        remarks["processes not captured, since there are more than the table of targets holds"] = (
+            refused
+        )
     for text, count in sorted(remarks.items()):
         say(console, f"  {text}: {count:,}", "yellow")
 

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from enum import Enum
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_gpuflame.events import wire
-from otel_gpuflame.events.records import CallArray
 from otel_gpuflame.events.wire import CallFlag
 
-# The ids of a call as words: a column of bytes inside a record cannot be viewed as words without a copy.
-_OFFSETS: Final = {name: place[1] for name, place in (wire.CALL.fields or {}).items()}
-_ID_WORDS: Final[np.dtype[Any]] = np.dtype(
-    {
-        "names": ["trace_id", "span_id", "local_root_span_id"],
-        "formats": [("<u8", (2,)), "<u8", "<u8"],
-        "offsets": [_OFFSETS[name] for name in ("trace_id", "span_id", "local_root_span_id")],
-        "itemsize": wire.CALL.itemsize,
-    }
-)
+_ID_WORDS: Final[dict[str, Any]] = {"trace_id": ("<u8", (2,)), "span_id": "<u8", "local_root_span_id": "<u8"}
+
+
+@cache
+def _id_words(rows: np.dtype[Any]) -> np.dtype[Any]:
+    """The ids of a row as words: a column of bytes inside a record cannot be viewed as words without a copy."""
+    fields: Any = rows.fields
+    return np.dtype(
+        {
+            "names": list(_ID_WORDS),
+            "formats": list(_ID_WORDS.values()),
+            "offsets": [fields[name][1] for name in _ID_WORDS],
+            "itemsize": rows.itemsize,
+        }
+    )
 
 
 class SpanLink(Enum):
@@ -33,15 +37,17 @@ class SpanLink(Enum):
     """The innermost span."""
 
 
-def link_columns(rows: CallArray, mode: SpanLink) -> NDArray[np.uint64]:
+def link_columns(rows: NDArray[np.void], mode: SpanLink) -> NDArray[np.uint64]:
     """(n, 3) words: trace id (16 bytes) and span id (8) as they lie in memory; zeros where there is no link.
+
+    `rows` have the ids and flags of calls: dtype `wire.CALL`, or `ATTRIBUTION`.
 
     Only sampled spans are linked: a backend has no trace to show for the others. A publisher that does not say which
     span is the local root gets the active one.
     """
     linked = CallFlag.HAS_SPAN | CallFlag.SPAN_SAMPLED
     has_link = (rows["flags"] & linked) == linked
-    ids = rows.view(_ID_WORDS)
+    ids = rows.view(_id_words(rows.dtype))
     span = ids["span_id"]
     if mode is SpanLink.LOCAL_ROOT:
         has_root = (rows["flags"] & CallFlag.HAS_LOCAL_ROOT) != 0

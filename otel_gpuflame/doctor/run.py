@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Final
 
-from otel_gpuflame.capture.checks import bpf, gpu, platform, processes, rights, target
+from otel_gpuflame.capture.checks import bpf, gpu, gpu_times, platform, processes, rights, target
 from otel_gpuflame.capture.checks.host import Host
 from otel_gpuflame.capture.checks.result import Check, Status, fail
 from otel_gpuflame.doctor.collector import check_collector
@@ -39,10 +39,12 @@ OF_HOST: Final[tuple[Callable[[Host], Check], ...]] = (
     gpu.check_nvidia_driver,
     gpu.check_profiling_rights,
     gpu.check_mig,
+    gpu_times.check_injected_library,
 )
 OF_TARGET: Final[tuple[Callable[[Host, int], Check], ...]] = (
     target.check_target_libraries,
     target.check_static_cudart,
+    gpu_times.check_target_gpu_times,
     target.check_interpreter,
     target.check_span,
     target.check_service_name,

@@ -89,6 +89,7 @@ ALL: Final[tuple[Api, ...]] = (
     _cuda(31, "cuMemcpyAtoA", Kind.COPY, _NEVER, "copy AtoA"),
     _cuda(32, "cuMemcpyHtoAAsync", Kind.COPY, _DURATION, "copy HtoA"),
     _cuda(33, "cuMemcpyAtoHAsync", Kind.COPY, _DURATION, "copy AtoH"),
+    _cuda(34, "cuMemcpyBatchAsync", Kind.COPY, _DURATION, "copy batch"),
     _cuda(40, "cuMemsetD8", Kind.SET, _NEVER, "set"),
     _cuda(41, "cuMemsetD16", Kind.SET, _NEVER, "set"),
     _cuda(42, "cuMemsetD32", Kind.SET, _NEVER, "set"),
@@ -108,13 +109,20 @@ ALL: Final[tuple[Api, ...]] = (
     _cuda(71, "cuEventRecordWithFlags", Kind.EVENT_RECORD, _NEVER),
     _cuda(72, "cuStreamWaitEvent", Kind.STREAM_WAIT, _NEVER),
     _cuda(80, "cuMemFree", Kind.FREE, _ALWAYS),
+    _cuda(81, "cuMemFreeHost", Kind.FREE, _ALWAYS),
     _opencl(200, "clEnqueueNDRangeKernel", Kind.LAUNCH, _NEVER),
     _opencl(202, "clEnqueueReadBuffer", Kind.COPY, _ARGUMENT, "copy DtoH"),
     _opencl(203, "clEnqueueWriteBuffer", Kind.COPY, _ARGUMENT, "copy HtoD"),
     _opencl(204, "clEnqueueCopyBuffer", Kind.COPY, _NEVER, "copy DtoD"),
     _opencl(205, "clEnqueueFillBuffer", Kind.SET, _NEVER, "set"),
+    # Maps copy where host and device do not share the memory, so that no bytes are claimed for them.
+    _opencl(206, "clEnqueueMapBuffer", Kind.COPY, _ARGUMENT, "map"),
+    _opencl(207, "clEnqueueMapImage", Kind.COPY, _ARGUMENT, "map"),
+    _opencl(208, "clEnqueueReadBufferRect", Kind.COPY, _ARGUMENT, "copy DtoH"),
+    _opencl(209, "clEnqueueWriteBufferRect", Kind.COPY, _ARGUMENT, "copy HtoD"),
     _opencl(210, "clFinish", Kind.WAIT, _ALWAYS),
     _opencl(211, "clWaitForEvents", Kind.WAIT, _ALWAYS),
+    _opencl(212, "clEnqueueCopyBufferRect", Kind.COPY, _NEVER, "copy DtoD"),
 )
 """Driver calls: functions that a library exports."""
 

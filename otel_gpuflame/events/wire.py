@@ -125,6 +125,8 @@ class Shape(IntEnum):
     COPY_2D = 4
     COPY_3D = 5
     SET_2D = 6
+    COPY_BATCH = 7
+    COPY_RECT = 8
 
 
 class NameShape(IntEnum):
@@ -133,6 +135,7 @@ class NameShape(IntEnum):
     OUT_POINTER = 1
     RETURNED = 2
     ALIAS = 3
+    QUERIED = 4
 
 
 CALL: Final[np.dtype[Any]] = np.dtype(
@@ -264,7 +267,7 @@ PROCESS: Final[np.dtype[Any]] = np.dtype(
             "parent_tgid",
             "comm",
             "change",
-            "_pad",
+            "maps_gpu_library",
         ],
         "formats": ["<u8", "<u8", "<u8", "<u4", "<u4", "S16", "<u4", "<u4"],
         "offsets": [0, 8, 16, 24, 28, 32, 48, 52],
@@ -291,7 +294,10 @@ PYTHON_LAYOUT: Final[np.dtype[Any]] = np.dtype(
             "instruction_is_index",
             "skip_owner",
             "unsupported",
-            "_pad",
+            "code_version",
+            "code_first_line",
+            "code_name",
+            "text_ascii_header",
         ],
         "formats": [
             "<u8",
@@ -308,9 +314,12 @@ PYTHON_LAYOUT: Final[np.dtype[Any]] = np.dtype(
             "<u1",
             "<u1",
             "<u1",
-            ("<u1", (8,)),
+            "<u2",
+            "<u2",
+            "<u2",
+            "<u2",
         ],
-        "offsets": [0, 8, 12, 14, 16, 18, 20, 22, 24, 26, 28, 29, 30, 31, 32],
+        "offsets": [0, 8, 12, 14, 16, 18, 20, 22, 24, 26, 28, 29, 30, 31, 32, 34, 36, 38],
         "itemsize": 40,
     }
 )

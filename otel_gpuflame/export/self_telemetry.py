@@ -24,17 +24,16 @@ from opentelemetry.sdk.resources import Resource
 from otel_gpuflame import __version__
 from otel_gpuflame.export.agent_snapshot import AgentSnapshot
 from otel_gpuflame.export.options import OtlpOptions, SelfTelemetryOptions
+from otel_gpuflame.export.sdk_watch import Reasons, Watch
 from otel_gpuflame.export.self_metrics import OVERHEAD, register
 from otel_gpuflame.export.tls import client_certificate, trusted_certificates
 
 logger = logging.getLogger(__name__)
 
 _SCOPE: Final = "otel_gpuflame"
-_EXPORTER_LOGGERS: Final = (
-    "opentelemetry.exporter.otlp.proto.grpc.exporter",
-    "opentelemetry.exporter.otlp.proto.grpc.metric_exporter",
-    "opentelemetry.exporter.otlp.proto.http.metric_exporter",
-    "opentelemetry.exporter.otlp.common.http",
+_REMEDY: Final = (
+    "Profiles are not affected; set OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, or switch this off with "
+    "--no-self-telemetry"
 )
 
 Snapshot = Callable[[], AgentSnapshot]
@@ -45,8 +44,10 @@ class SelfTelemetry:
 
     def __init__(self, options: SelfTelemetryOptions, snapshot: Snapshot) -> None:
         """Raises ExportError where a certificate or key cannot be used. Nothing is connected until the first export."""
-        self._reasons = _Reasons()
-        watch = _Watch(options.destination.endpoint, self._reasons)
+        self._reasons = Reasons()
+        watch = Watch(
+            "self-telemetry: metrics", options.destination.endpoint, self._reasons, _REMEDY
+        )
         exporter = _exporter(options.destination, snapshot, watch)
         self._reasons.attach()
         reader = PeriodicExportingMetricReader(
@@ -99,50 +100,7 @@ def with_overheads(data: MetricsData, now: AgentSnapshot, time_unix_ns: int) -> 
     return replace(data, resource_metrics=[replace(first, scope_metrics=scopes), *others])
 
 
-class _Reasons(logging.Filter):
-    """Keeps what the SDK's exporters would log, every minute the same, for a message of ours."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = ""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        self.last = record.getMessage()
-        return False
-
-    def attach(self) -> None:
-        for name in _EXPORTER_LOGGERS:
-            logging.getLogger(name).addFilter(self)
-
-    def detach(self) -> None:
-        for name in _EXPORTER_LOGGERS:
-            logging.getLogger(name).removeFilter(self)
-
-
-class _Watch:
-    """Tells once that metrics do not get through, and once that they do again."""
-
-    def __init__(self, endpoint: str, reasons: _Reasons) -> None:
-        self._endpoint = endpoint
-        self._reasons = reasons
-        self._has_failed = False
-
-    def note(self, result: MetricExportResult) -> MetricExportResult:
-        has_failed = result is not MetricExportResult.SUCCESS
-        if has_failed and not self._has_failed:
-            logger.warning(
-                "self-telemetry: metrics do not reach %s: %s. Profiles are not affected; set "
-                "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, or switch this off with --no-self-telemetry",
-                self._endpoint,
-                self._reasons.last or "no reason given",
-            )
-        elif self._has_failed and not has_failed:
-            logger.warning("self-telemetry: metrics reach %s again", self._endpoint)
-        self._has_failed = has_failed
-        return result
-
-
-def _exporter(options: OtlpOptions, snapshot: Snapshot, watch: _Watch) -> MetricExporter:
+def _exporter(options: OtlpOptions, snapshot: Snapshot, watch: Watch) -> MetricExporter:
     """The SDK's exporter, with settings read as for profiles: it would take a timeout for seconds."""
     if options.protocol == "grpc":
         return _grpc_exporter(options, snapshot, watch)
@@ -152,7 +110,7 @@ def _exporter(options: OtlpOptions, snapshot: Snapshot, watch: _Watch) -> Metric
 # Imported where needed, as for profiles: loading grpcio takes a tenth of a second that HTTP needs not.
 
 
-def _grpc_exporter(options: OtlpOptions, snapshot: Snapshot, watch: _Watch) -> MetricExporter:
+def _grpc_exporter(options: OtlpOptions, snapshot: Snapshot, watch: Watch) -> MetricExporter:
     import grpc  # noqa: PLC0415
     from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import (  # noqa: PLC0415
         OTLPMetricExporter,
@@ -165,7 +123,9 @@ def _grpc_exporter(options: OtlpOptions, snapshot: Snapshot, watch: _Watch) -> M
             self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any
         ) -> MetricExportResult:
             data = with_overheads(metrics_data, snapshot(), time.time_ns())
-            return watch.note(super().export(data, timeout_millis, **kwargs))
+            result = super().export(data, timeout_millis, **kwargs)
+            watch.note(is_success=result is MetricExportResult.SUCCESS)
+            return result
 
     compression = grpc.Compression.Gzip if options.compression == "gzip" else None
     return Exporter(
@@ -178,7 +138,7 @@ def _grpc_exporter(options: OtlpOptions, snapshot: Snapshot, watch: _Watch) -> M
     )
 
 
-def _http_exporter(options: OtlpOptions, snapshot: Snapshot, watch: _Watch) -> MetricExporter:
+def _http_exporter(options: OtlpOptions, snapshot: Snapshot, watch: Watch) -> MetricExporter:
     from opentelemetry.exporter.otlp.proto.http import Compression  # noqa: PLC0415
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import (  # noqa: PLC0415
         OTLPMetricExporter,
@@ -189,7 +149,9 @@ def _http_exporter(options: OtlpOptions, snapshot: Snapshot, watch: _Watch) -> M
             self, metrics_data: MetricsData, timeout_millis: float | None = 10_000, **kwargs: Any
         ) -> MetricExportResult:
             data = with_overheads(metrics_data, snapshot(), time.time_ns())
-            return watch.note(super().export(data, timeout_millis, **kwargs))
+            result = super().export(data, timeout_millis, **kwargs)
+            watch.note(is_success=result is MetricExportResult.SUCCESS)
+            return result
 
     # The SDK would find out at the first export.
     trusted_certificates(options)

@@ -135,7 +135,7 @@ struct ogf_gpu_library {
 	__u32 device_count;
 	__u64 records_head; /* records ever written */
 	__u64 names_head;   /* bytes ever written */
-	__u64 complete_ns;  /* records of launches before this have been written */
+	__u64 complete_ns;  /* records of launches that had returned before this have been written */
 	__u64 counters[OGF_GPU_MAX_COUNTERS];
 	struct ogf_gpu_device devices[OGF_GPU_MAX_DEVICES];
 };

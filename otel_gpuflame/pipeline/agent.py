@@ -10,19 +10,24 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from otel_gpuflame.capture.calibrate import trap_cost_ns
+from otel_gpuflame.capture.checks.host import Host
+from otel_gpuflame.capture.checks.result import Status
+from otel_gpuflame.capture.checks.rights import check_cap_sys_ptrace
 from otel_gpuflame.capture.live import LiveCapture, LiveOptions
 from otel_gpuflame.capture.windows import BudgetOptions
 from otel_gpuflame.correlate.spans import SpanLink
 from otel_gpuflame.export import OtlpOptions, open_exporter
-from otel_gpuflame.export.agent_snapshot import AgentSnapshot
+from otel_gpuflame.export.agent_snapshot import AgentSnapshot, DeviceState
 from otel_gpuflame.export.delivery import Delivery
 from otel_gpuflame.export.options import SelfTelemetryOptions
+from otel_gpuflame.pipeline.device_sampling import DeviceSampling, device_states
 from otel_gpuflame.pipeline.encoding import EncodingProcess
 from otel_gpuflame.pipeline.status import AgentStatus
 from otel_gpuflame.profile.aggregate import AggregateOptions, Aggregator
 from otel_gpuflame.profile.model import Bundle
 
 if TYPE_CHECKING:
+    from otel_gpuflame.export.finding_log import FindingLog
     from otel_gpuflame.export.self_telemetry import SelfTelemetry
 
 logger = logging.getLogger(__name__)
@@ -49,6 +54,8 @@ class AgentOptions:
     shutdown_s: float = 10.0
     self_telemetry: SelfTelemetryOptions | None = None
     """Where the agent's own metrics go; None: nowhere."""
+    findings: OtlpOptions | None = None
+    """Where log events with findings go; None: rules are not asked."""
 
 
 @dataclass(slots=True)
@@ -66,13 +73,18 @@ class Agent:
         self._options = options
         self._control = control
         self.status = AgentStatus()
-        self._encode = EncodingProcess()
+        self._finding_log = self._start_finding_log()
+        note = self._finding_log.note if self._finding_log else None
+        self._encode = EncodingProcess(note)
         self.delivery = Delivery(open_exporter(options.destination), encode=self._encode)
+        self._devices: tuple[DeviceState, ...] = ()
         self._telemetry = self._start_telemetry()
 
     def snapshot(self) -> AgentSnapshot:
         """What is known now. From any thread."""
-        return AgentSnapshot(capture=self.status.snapshot, delivery=self.delivery.counts())
+        return AgentSnapshot(
+            capture=self.status.snapshot, devices=self._devices, delivery=self.delivery.counts()
+        )
 
     def run(self) -> None:
         """Capture and deliver; flushes within the deadline when stopped."""
@@ -83,11 +95,14 @@ class Agent:
         try:
             trap_ns = trap_cost_ns()
             logger.info("a probe without its program costs %.0f ns", trap_ns)
-            while not self._control.stop.is_set():
-                if self._control.enabled:
-                    self._session(trap_ns)
-                else:
-                    self._control.stop.wait(0.2)
+            warn_of_unreadable_processes(Host())
+            with DeviceSampling() as sampling:
+                while not self._control.stop.is_set():
+                    if self._control.enabled:
+                        self._session(trap_ns, sampling)
+                    else:
+                        self._devices = device_states(sampling.latest(), lambda _pid: None)
+                        self._control.stop.wait(0.2)
         finally:
             self._shut_down(sender)
 
@@ -98,6 +113,13 @@ class Agent:
         from otel_gpuflame.export.self_telemetry import SelfTelemetry  # noqa: PLC0415
 
         return SelfTelemetry(self._options.self_telemetry, self.snapshot)
+
+    def _start_finding_log(self) -> FindingLog | None:
+        if self._options.findings is None:
+            return None
+        from otel_gpuflame.export.finding_log import FindingLog  # noqa: PLC0415
+
+        return FindingLog(self._options.findings)
 
     def _shut_down(self, sender: threading.Thread) -> None:
         """Within the deadline, also when a request hangs."""
@@ -110,10 +132,12 @@ class Agent:
         left = self.delivery.counts().waiting
         if left:
             logger.warning("export: %d profiles were on their way when time was up", left)
+        if self._finding_log is not None:
+            self._finding_log.close(_LAST_METRICS_S)
         if self._telemetry is not None:
             self._telemetry.close(_LAST_METRICS_S)
 
-    def _session(self, trap_ns: float) -> None:
+    def _session(self, trap_ns: float, sampling: DeviceSampling) -> None:
         """One stretch of capture: until stopped, switched off, or killed for its cost."""
         budget = BudgetOptions(self._options.budget, self._options.duty, trap_ns)
         live_options = LiveOptions(
@@ -136,7 +160,7 @@ class Agent:
             while self._control.enabled and not self._control.stop.is_set():
                 for event in live.step(_STEP_NS):
                     self._deliver(aggregator.feed(event))
-                self._note(live)
+                self._note(live, sampling)
             for event in live.finish():
                 self._deliver(aggregator.feed(event))
             self._deliver(aggregator.finish())
@@ -147,7 +171,7 @@ class Agent:
             self.status.add(bundle)
             self.delivery.put(bundle)
 
-    def _note(self, live: LiveCapture) -> None:
+    def _note(self, live: LiveCapture, sampling: DeviceSampling) -> None:
         state = live.budget_state
         if state is None:
             return
@@ -155,14 +179,26 @@ class Agent:
             self._control.enabled = False
         if not self.status.is_due(time.monotonic_ns()):
             return
+        pids = set(live.targets.pids())
+        self._devices = device_states(
+            sampling.latest(),
+            lambda pid: live.targets.service_name(pid) if pid in pids else None,
+        )
         services = {pid: live.targets.service_name(pid) for pid in state.costs}
         self.status.publish(
-            targets=len(live.targets.pids()),
+            targets=len(pids),
             is_capturing=True,
             duty=state.duty,
             switch_ns=state.switch_ns,
             overheads={pid: (name, state.overhead(pid)) for pid, name in services.items()},
         )
+
+
+def warn_of_unreadable_processes(host: Host) -> None:
+    """Say it once where we lack the right to look into other users' processes: calls come, but nobody knows whose."""
+    check = check_cap_sys_ptrace(host)
+    if check.status is not Status.OK:
+        logger.warning("%s: %s; %s", check.name, check.detail, check.remedy)
 
 
 def run_agent(options: AgentOptions, control: AgentControl) -> AgentStatus:

@@ -12,11 +12,13 @@ import multiprocessing
 import os
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
 from otel_gpuflame.encode.otlp import EncodedRequest, encode_requests
+from otel_gpuflame.findings.find import find
+from otel_gpuflame.findings.model import Finding
 from otel_gpuflame.profile.model import Bundle
 
 logger = logging.getLogger(__name__)
@@ -29,8 +31,10 @@ _NICENESS = 19
 class EncodingProcess:
     """Callable like `encode_requests`. Started at the first call; a process that dies is replaced at the next one."""
 
-    def __init__(self) -> None:
+    def __init__(self, note_findings: Callable[[Sequence[Finding]], None] | None = None) -> None:
+        """`note_findings` gets what rules find in the bundles of a call; without it they are not asked."""
         self._pool = _new_pool()
+        self._note_findings = note_findings
 
     def __call__(self, bundles: Sequence[Bundle], *, dropped: Counter[str]) -> list[EncodedRequest]:
         """Encode in the other process; here, if it has died.
@@ -39,7 +43,9 @@ class EncodingProcess:
             EncodeError: as `encode_requests`.
         """
         try:
-            encoded, lost = self._pool.submit(_encode, tuple(bundles)).result()
+            has_findings = self._note_findings is not None
+            future = self._pool.submit(_encode, tuple(bundles), has_findings=has_findings)
+            encoded, lost, findings = future.result()
         except (BrokenProcessPool, RuntimeError) as error:
             logger.warning(
                 "the encoding process is gone (%s): encoding here, and starting another", error
@@ -48,6 +54,8 @@ class EncodingProcess:
             self._pool = _new_pool()
             return encode_requests(bundles, dropped=dropped)
         dropped.update(lost)
+        if self._note_findings is not None:
+            self._note_findings(findings)
         return encoded
 
     def close(self) -> None:
@@ -69,6 +77,9 @@ def _prepare() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _encode(bundles: tuple[Bundle, ...]) -> tuple[list[EncodedRequest], Counter[str]]:
+def _encode(
+    bundles: tuple[Bundle, ...], *, has_findings: bool
+) -> tuple[list[EncodedRequest], Counter[str], list[Finding]]:
     dropped: Counter[str] = Counter()
-    return encode_requests(bundles, dropped=dropped), dropped
+    findings = find(bundles) if has_findings else []
+    return encode_requests(bundles, dropped=dropped), dropped, findings

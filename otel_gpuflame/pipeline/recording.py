@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -10,16 +11,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from otel_gpuflame.capture.attachments import LateProbes
 from otel_gpuflame.capture.bpf.backend import Loader, LoadReport
 from otel_gpuflame.capture.command import StoppedCommand
+from otel_gpuflame.capture.cupti.inject import injecting
 from otel_gpuflame.capture.libraries import installed_libraries
 from otel_gpuflame.capture.live import LiveCapture, LiveOptions
-from otel_gpuflame.errors import TargetError
+from otel_gpuflame.errors import SourceUnavailable, TargetError
 from otel_gpuflame.events.capture_writer import CaptureWriter
 from otel_gpuflame.events.records import Event
-from otel_gpuflame.profile.aggregate import AggregateOptions, Aggregator
+from otel_gpuflame.pipeline.correlating import CorrelatingAggregator
+from otel_gpuflame.pipeline.output_file import open_output
+from otel_gpuflame.profile.aggregate import AggregateOptions
 from otel_gpuflame.profile.ledger import Ledger
 from otel_gpuflame.profile.model import Bundle
+
+logger = logging.getLogger(__name__)
 
 _STEP_NS: Final = 50_000_000
 """A round of the live source: short enough that stacks are resolved while their process still lives."""
@@ -40,6 +47,9 @@ class RecordOptions:
     driver: bool = True
     """Also system calls on GPU devices, and on `devices`."""
     devices: tuple[Path, ...] = ()
+    gpu: bool = True
+    """Also when devices executed what they were given: of a command, by injecting our library; of a running process,
+    if it was started with it."""
     loader: Loader = Loader.LIBBPF
 
 
@@ -52,6 +62,8 @@ class RecordResult:
     report: LoadReport
     libraries: tuple[Path, ...]
     attach_errors: tuple[str, ...]
+    late: tuple[LateProbes, ...]
+    """Libraries that were only probed when a program had mapped them."""
     exit_code: int | None
     duration_ns: int
     output_bytes: int = 0
@@ -63,14 +75,17 @@ def record(options: RecordOptions, stopped: Callable[[], bool]) -> RecordResult:
     Raises SourceUnavailable when the host cannot capture, TargetError when the target cannot be started or found.
     """
     with contextlib.ExitStack() as stack:
-        command = _start_command(options, stack)
+        environment, has_gpu = _environment(options)
+        command = _start_command(options, environment, stack)
         # Opened before anything is attached: an unwritable path must not cost the program its start.
-        sink = _open_output(options.output, stack)
-        live = stack.enter_context(LiveCapture(_live_options(options, command)))
-        recorder = _Recorder(sink, options)
-        recorder.take([live.start_event()])
+        output = stack.enter_context(open_output(options.output))
+        live = stack.enter_context(LiveCapture(_live_options(options, command, gpu=has_gpu)))
+        start = live.start_event()
         if command is not None:
             command.release()
+        sink = None if output is None else output.begin()
+        recorder = _Recorder(sink, options)
+        recorder.take([start])
         started_ns = time.monotonic_ns()
         while not _is_over(options, command, time.monotonic_ns() - started_ns) and not stopped():
             recorder.take(live.step(_STEP_NS))
@@ -82,6 +97,7 @@ def record(options: RecordOptions, stopped: Callable[[], bool]) -> RecordResult:
             report=live.report,
             libraries=tuple(library.path for library in live.attachments.libraries),
             attach_errors=tuple(live.attachments.errors),
+            late=tuple(live.attachments.late),
             exit_code=command.poll() if command else None,
             duration_ns=time.monotonic_ns() - started_ns,
             output_bytes=sink.tell() if sink else 0,
@@ -93,7 +109,7 @@ class _Recorder:
 
     def __init__(self, sink: BinaryIO | None, options: RecordOptions) -> None:
         self._writer = CaptureWriter(sink, created=dict(options.attributes)) if sink else None
-        self.aggregator = Aggregator(AggregateOptions(window_ns=None, span_link=None))
+        self.aggregator = CorrelatingAggregator(AggregateOptions(window_ns=None, span_link=None))
         self.bundles: list[Bundle] = []
 
     def take(self, events: Iterable[Event]) -> None:
@@ -108,10 +124,24 @@ class _Recorder:
         self.bundles += self.aggregator.finish()
 
 
-def _start_command(options: RecordOptions, stack: contextlib.ExitStack) -> StoppedCommand | None:
+def _environment(options: RecordOptions) -> tuple[dict[str, str], bool]:
+    """The command's environment, and whether times of executions can be had: everything else goes on without them."""
+    environment = dict(os.environ)
+    if not options.gpu or not options.command:
+        return environment, options.gpu
+    try:
+        return injecting(environment), True
+    except SourceUnavailable as error:
+        logger.warning("no GPU times are recorded: %s, or give --no-gpu", error)
+        return environment, False
+
+
+def _start_command(
+    options: RecordOptions, environment: dict[str, str], stack: contextlib.ExitStack
+) -> StoppedCommand | None:
     if not options.command:
         return None
-    command = StoppedCommand(options.command)
+    command = StoppedCommand(options.command, environment)
     stack.callback(_abandon_unreleased, command)
     return command
 
@@ -121,7 +151,9 @@ def _abandon_unreleased(command: StoppedCommand) -> None:
         command.abandon()
 
 
-def _live_options(options: RecordOptions, command: StoppedCommand | None) -> LiveOptions:
+def _live_options(
+    options: RecordOptions, command: StoppedCommand | None, *, gpu: bool
+) -> LiveOptions:
     pid = command.pid if command else options.pid
     if pid is None:
         raise TargetError("nothing to record: give a command or --pid")
@@ -135,17 +167,9 @@ def _live_options(options: RecordOptions, command: StoppedCommand | None) -> Liv
         cpu=options.cpu,
         driver=options.driver,
         devices=options.devices,
+        gpu=gpu,
         loader=options.loader,
     )
-
-
-def _open_output(path: Path | None, stack: contextlib.ExitStack) -> BinaryIO | None:
-    if path is None:
-        return None
-    try:
-        return stack.enter_context(path.open("wb", buffering=0))
-    except OSError as error:
-        raise TargetError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _is_over(options: RecordOptions, command: StoppedCommand | None, elapsed_ns: int) -> bool:

@@ -11,7 +11,8 @@ from otel_gpuflame.encode.otlp import encode_otlp
 from otel_gpuflame.events import wire
 from otel_gpuflame.events.records import CaptureStart, Watermark
 from otel_gpuflame.export import ExportResult, OtlpOptions, Outcome, open_exporter
-from otel_gpuflame.profile.aggregate import AggregateOptions, Aggregator
+from otel_gpuflame.pipeline.correlating import CorrelatingAggregator
+from otel_gpuflame.profile.aggregate import AggregateOptions
 from otel_gpuflame.profile.ledger import Ledger
 from otel_gpuflame.profile.model import Bundle
 
@@ -30,7 +31,7 @@ class ReplayResult:
 def replay(path: Path, options: AggregateOptions, *, shift_to: int | None = None) -> ReplayResult:
     """Aggregate a whole capture file. Raises CaptureFileError if nothing of it can be read."""
     bundles: list[Bundle] = []
-    aggregator = Aggregator(options)
+    aggregator = CorrelatingAggregator(options)
     with ReplaySource(path, shift_to_unix_ns=shift_to, call_dtype=wire.CALL) as source:
         for event in source.events():
             bundles += aggregator.feed(event)

@@ -6,7 +6,8 @@ from functools import cache
 
 from otel_gpuflame.correlate.waits import WaitMode
 from otel_gpuflame.events import apis
-from otel_gpuflame.events.apis import Api, Runtime
+from otel_gpuflame.events.apis import Runtime
+from otel_gpuflame.events.attributions import Leaf, NoLaunch
 from otel_gpuflame.events.frames import Frame, FrameKind, mark
 from otel_gpuflame.events.records import HandleName
 from otel_gpuflame.events.wire import Kind, OffCpuState
@@ -18,6 +19,22 @@ NO_STACK = mark("no stack: lost on the way")
 NO_STACK_OFF_CPU = mark("no stack: the thread is switched too often")
 NO_FRAMES = mark("no frames: the thread was in code that could not be resolved")
 NO_STACK_TAKEN = mark("no stack: no room to take one")
+UNNAMED_KERNEL = mark("kernel of unknown name")
+
+_REASONS: dict[int, str] = {
+    Leaf.GPU_IDLE: "gpu idle",
+    Leaf.DRIVER: "driver",
+    Leaf.LAUNCH_LATENCY: "launch latency",
+    Leaf.WAITS_FOR_EVENT: "waits for event",
+    Leaf.DEVICE_FULL: "device full",
+    Leaf.NO_SAMPLE: "no sample",
+    Leaf.ON_CPU: "on CPU",
+    Leaf.OFF_CPU: "off CPU",
+    Leaf.DRIVER_CALL: "driver call",
+    Leaf.UNKNOWN_NOT_CAPTURED: "unknown: a process on the device was not captured",
+    Leaf.UNKNOWN_INCOMPLETE: "unknown: records are missing",
+    Leaf.QUEUE_FULL: "queue full",
+}
 
 
 @cache
@@ -68,6 +85,33 @@ def lost_frame(reason: str) -> Frame:
     return mark(f"lost: {reason.replace('_', ' ')}")
 
 
+def stands_for_stack(frame: Frame) -> bool:
+    """Whether a mark is in place of code: why there is no stack, or no launch."""
+    return frame.kind is FrameKind.MARK and frame.name.startswith(("[no launch", "[no stack"))
+
+
+@cache
+def no_launch_frame(reason: int) -> Frame:
+    """What stands in place of the stack of an execution whose launch is not known: `[no launch: no probe]`."""
+    known = reason in set(NoLaunch)
+    text = NoLaunch(reason).name.lower().replace("_", " ") if known else f"reason {reason}"
+    return mark(f"no launch: {text}")
+
+
+@cache
+def reason_frame(leaf: int) -> Frame:
+    """What a thread, or an execution, waited for; why a device was idle. `leaf` is a `Leaf` other than KERNEL."""
+    return mark(_REASONS.get(leaf, f"unknown reason {leaf}"))
+
+
+def executed_frame(api_id: int, leaf_api: int, name: HandleName | None) -> Frame:
+    """What a device did: the kernel `name`, else what `leaf_api` gives it to do. `api_id` is the launch, or 0."""
+    if name is not None:
+        return kernel_frame(_runtime(api_id), name)
+    api = apis.BY_ID.get(leaf_api)
+    return UNNAMED_KERNEL if api is None else mark(api.detail)
+
+
 def work_frame(api_id: int, name: HandleName | None) -> Frame:
     """What was submitted: the GPU kernel, else a mark."""
     api = apis.BY_ID.get(api_id)
@@ -75,11 +119,16 @@ def work_frame(api_id: int, name: HandleName | None) -> Frame:
         return mark("unknown work")
     if api.kind is not Kind.LAUNCH:
         return mark(api.detail)
-    return mark("kernel of unknown name") if name is None else kernel_frame(api, name)
+    return UNNAMED_KERNEL if name is None else kernel_frame(api.runtime, name)
 
 
-def kernel_frame(api: Api, name: HandleName) -> Frame:
+def kernel_frame(runtime: Runtime, name: HandleName) -> Frame:
     """A GPU kernel: readable name, and the mangled one as its identity."""
-    kind = FrameKind.GPU if api.runtime is Runtime.CUDA else FrameKind.GPU_OPENCL
+    kind = FrameKind.GPU_OPENCL if runtime is Runtime.OPENCL else FrameKind.GPU
     readable = name.readable or name.name
     return Frame(kind, readable, system_name="" if readable == name.name else name.name)
+
+
+def _runtime(api_id: int) -> Runtime:
+    api = apis.BY_ID.get(api_id)
+    return Runtime.CUDA if api is None else api.runtime

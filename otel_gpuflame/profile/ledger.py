@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from otel_gpuflame.events.records import SourceCounters
@@ -17,7 +18,9 @@ LOSSES = tuple(reason for reason in SOURCE_DROPS if reason != Outcome.NESTED.nam
 CALL_KINDS = tuple(kind.name.lower() for kind in Kind if Kind.LAUNCH <= kind <= Kind.FREE)
 """Calls of the driver library."""
 THREAD_KINDS = tuple(kind.name.lower() for kind in (Kind.CPU_SAMPLE, Kind.OFF_CPU, Kind.DRIVER))
-EVENT_KINDS = CALL_KINDS + THREAD_KINDS
+EXECUTION_KIND = "execution"
+"""What devices did."""
+EVENT_KINDS = (*CALL_KINDS, *THREAD_KINDS, EXECUTION_KIND)
 """Everything that has an account."""
 
 
@@ -54,6 +57,13 @@ class Ledger:
         """Running totals of the source replace earlier ones."""
         for count in counters.counts:
             self.source[count.kind, count.outcome] = count.count
+
+    def take_executions(self, seen: int, profiled: int, dropped: Mapping[str, int]) -> None:
+        """Running totals of the correlation replace earlier ones."""
+        self.source[EXECUTION_KIND, "seen"] = seen
+        self.profiled[EXECUTION_KIND] = profiled
+        for reason, count in dropped.items():
+            self.dropped[EXECUTION_KIND, reason] = count
 
     def accounts(self) -> tuple[Account, ...]:
         """One row for each kind of event that occurred."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_gpuflame.events.executions import DeviceInfo
 from otel_gpuflame.events.frames import Frame
 
 AttributeSet = tuple[tuple[str, str | int], ...]
@@ -64,6 +65,23 @@ class Profile:
         return int(self.value.sum())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelUse:
+    """A GPU kernel as it ran with one shape on one device. `frame` is its leaf in `gpu_time`."""
+
+    frame: Frame
+    device: DeviceInfo
+    grid: tuple[int, int, int]
+    """Blocks in each direction."""
+    block: tuple[int, int, int]
+    """Threads of a block in each direction."""
+    registers_per_thread: int
+    shared_bytes: int
+    """Of a block."""
+    executions: int
+    time_ns: int
+
+
 @dataclass(frozen=True, slots=True)
 class Bundle:
     """All profiles of one target (resource) and one window, with their shared tables.
@@ -82,3 +100,7 @@ class Bundle:
     profiles: tuple[Profile, ...]
     profile_attributes: AttributeSet = ()
     """On every profile of the bundle: how estimates were made."""
+    waits: tuple[tuple[int, int], ...] = ()
+    """(stack, calls): how many calls waited. Stacks end with how, as `[spin]`. For findings; not exported."""
+    kernels: tuple[KernelUse, ...] = ()
+    """The kernels that ran longest, with their shapes. For findings; not exported."""

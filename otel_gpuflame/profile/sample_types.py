@@ -11,6 +11,15 @@ from otel_gpuflame.profile.model import ValueType
 GPU_WAIT: Final = ValueType("gpu_wait", "nanoseconds")
 """CPU time inside driver calls that block on the GPU."""
 
+GPU_TIME: Final = ValueType("gpu_time", "nanoseconds")
+"""Execution on devices, by what launched it."""
+
+GPU_QUEUE: Final = ValueType("gpu_queue", "nanoseconds")
+"""Time between a launch, or the end of the work before it on its stream, and the start of the execution."""
+
+GPU_IDLE: Final = ValueType("gpu_idle", "nanoseconds")
+"""Time in which a device had nothing to do, by what the thread that ended it did meanwhile."""
+
 GPU_LAUNCH: Final = ValueType("gpu_launch", "count")
 """Submissions: kernels, graphs, copies, sets."""
 
@@ -38,8 +47,16 @@ RELATIVE_ERROR_ATTRIBUTE: Final = "otel_gpuflame.sampling.relative_standard_erro
 
 OF_CALLS: Final = (GPU_WAIT, GPU_LAUNCH, GPU_COPY)
 """What calls of the driver library give: always captured."""
-ALL: Final = (*OF_CALLS, GPU_DRIVER, OFF_CPU, CPU_SAMPLES)
+OF_DEVICES: Final = (GPU_TIME, GPU_QUEUE, GPU_IDLE)
+"""What executions give."""
+ALL: Final = (GPU_WAIT, *OF_DEVICES, GPU_LAUNCH, GPU_COPY, GPU_DRIVER, OFF_CPU, CPU_SAMPLES)
+"""In display order."""
 HEADLINE: Final = GPU_WAIT
+
+GPU_VIEW: Final = ValueType("gpu", "nanoseconds")
+"""No measure of its own: all that is above, up to `gpu_idle`, in one flame graph (`profile.view`). Not exported."""
+SHOWN: Final = (*ALL, GPU_VIEW)
+"""What one can ask to see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +84,7 @@ def period(sample_type: ValueType) -> Period | None:
 
 def by_name(name: str) -> ValueType:
     """The sample type called `name`; raises KeyError naming those that exist."""
-    for sample_type in ALL:
+    for sample_type in SHOWN:
         if sample_type.type == name:
             return sample_type
-    raise KeyError(f"no sample type {name!r}; there are: {', '.join(t.type for t in ALL)}")
+    raise KeyError(f"no sample type {name!r}; there are: {', '.join(t.type for t in SHOWN)}")

@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from otel_gpuflame.events.executions import DeviceInfo
 from otel_gpuflame.events.frames import Frame, StackKey
-from otel_gpuflame.profile.model import AttributeSet, Bundle, Link, Profile, ValueType, Window
+from otel_gpuflame.profile import labels
+from otel_gpuflame.profile.known import Known
+from otel_gpuflame.profile.model import (
+    AttributeSet,
+    Bundle,
+    KernelUse,
+    Link,
+    Profile,
+    ValueType,
+    Window,
+)
 from otel_gpuflame.profile.sample_types import ALL, ESTIMATED_ATTRIBUTE, ESTIMATED_SCOPE, SCOPE
 
 _NO_LINK = -1
 _SERVICE_ATTRIBUTES = 1
+"""The set of samples that are of no device. Those of devices follow."""
 
 
 class SampleTable:
-    """Adds up values by (stack, link). Stacks with equal frames are one, whatever addresses they came from."""
+    """Adds up values by (stack, link, device). Stacks with equal frames are one, whatever addresses they came from."""
 
     def __init__(self) -> None:
         self._frames: dict[Frame, int] = {}
         self._bases: dict[StackKey, tuple[int, ...]] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
         self._links: dict[Link, int] = {}
-        self._values: dict[ValueType, dict[tuple[int, int], int]] = {t: {} for t in ALL}
+        self._hardware: dict[AttributeSet, int] = {(): _SERVICE_ATTRIBUTES}
+        self._values: dict[ValueType, dict[tuple[int, int, int], int]] = {t: {} for t in ALL}
+        self._waits: Counter[int] = Counter()
+        self.kernels: tuple[KernelUse, ...] = ()
+        """The kernels that ran longest."""
 
     def base(self, key: StackKey, frames: Iterable[Frame]) -> tuple[int, ...]:
         """Indexes of a captured stack's frames; `frames` is only read the first time."""
@@ -36,18 +53,35 @@ class SampleTable:
         table = self._frames
         return tuple(table.setdefault(frame, len(table)) for frame in frames)
 
+    def hardware(self, device: DeviceInfo | None) -> int:
+        """The attribute set of samples of this device, as far as it is known."""
+        if device is None:
+            return _SERVICE_ATTRIBUTES
+        known = (("hw.id", device.uuid), ("hw.model", device.model))
+        attributes = tuple(item for item in known if item[1])
+        return self._hardware.setdefault(attributes, len(self._hardware) + _SERVICE_ATTRIBUTES)
+
     def add(
-        self, sample_type: ValueType, stack: tuple[int, ...], link: Link | None, value: int
+        self,
+        sample_type: ValueType,
+        stack: tuple[int, ...],
+        link: Link | None,
+        value: int,
+        attributes: int = _SERVICE_ATTRIBUTES,
     ) -> None:
-        """Add `value` to the sample (stack, link); nothing for 0."""
+        """Add `value` to the sample (stack, link, attributes); nothing for 0."""
         if not value:
             return
-        stack_index = self._stacks.setdefault(stack, len(self._stacks))
         link_index = _NO_LINK
         if link is not None:
             link_index = self._links.setdefault(link, len(self._links))
+        key = (self._stack(stack), link_index, attributes)
         values = self._values[sample_type]
-        values[stack_index, link_index] = values.get((stack_index, link_index), 0) + value
+        values[key] = values.get(key, 0) + value
+
+    def count_waits(self, stack: tuple[int, ...], calls: int) -> None:
+        """Note that so many calls waited in this stack, which ends with how they waited."""
+        self._waits[self._stack(stack)] += calls
 
     def bundle(
         self,
@@ -57,6 +91,10 @@ class SampleTable:
         profile_attributes: AttributeSet = (),
     ) -> Bundle:
         """Everything added so far."""
+        # Also on samples: Collectors from 0.163 on turn resource attributes into references, which backends
+        # that read only inline keys show as unknown_service.
+        attributes = _sample_attributes(resource, scope)
+        sets = [tuple(sorted(attributes + hardware)) for hardware in self._hardware]
         return Bundle(
             resource=resource,
             scope=scope,
@@ -65,11 +103,32 @@ class SampleTable:
             frames=tuple(self._frames),
             stacks=tuple(self._stacks),
             links=tuple(self._links),
-            # Also on samples: Collectors from 0.163 on turn resource attributes into references, which backends
-            # that read only inline keys show as unknown_service.
-            attribute_sets=((), _sample_attributes(resource, scope)),
+            attribute_sets=((), *sets),
             profiles=tuple(_profile(t, self._values[t]) for t in ALL),
+            waits=tuple(self._waits.items()),
+            kernels=self.kernels,
         )
+
+    def _stack(self, stack: tuple[int, ...]) -> int:
+        return self._stacks.setdefault(stack, len(self._stacks))
+
+
+def captured_stack(
+    table: SampleTable, key: StackKey, known: Known, none_taken: Frame
+) -> tuple[int, ...]:
+    """Indexes of the frames of a captured stack, or of a mark that says why there are none."""
+    stack = known.stack(key)
+    if stack is not None:
+        return table.base(key, stack.frames)
+    return table.indexes((labels.NO_STACK if any(key) else none_taken,))
+
+
+def link_of(words: list[int]) -> Link | None:
+    """The link in three words of `link_columns`; None for zeros."""
+    if not words[2]:
+        return None
+    trace = words[0].to_bytes(8, "little") + words[1].to_bytes(8, "little")
+    return Link(trace, words[2].to_bytes(8, "little"))
 
 
 def _sample_attributes(resource: AttributeSet, scope: str) -> AttributeSet:
@@ -79,14 +138,14 @@ def _sample_attributes(resource: AttributeSet, scope: str) -> AttributeSet:
     return tuple(sorted(service + estimated))
 
 
-def _profile(sample_type: ValueType, values: dict[tuple[int, int], int]) -> Profile:
+def _profile(sample_type: ValueType, values: dict[tuple[int, int, int], int]) -> Profile:
     def column(items: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
         return np.fromiter(items, np.int32, len(items))
 
     return Profile(
         sample_type=sample_type,
-        stack=column([stack for stack, _ in values]),
-        link=column([link for _, link in values]),
-        attributes=np.full(len(values), _SERVICE_ATTRIBUTES, np.int32),
+        stack=column([stack for stack, _, _ in values]),
+        link=column([link for _, link, _ in values]),
+        attributes=column([attributes for _, _, attributes in values]),
         value=np.fromiter(values.values(), np.int64, len(values)),
     )

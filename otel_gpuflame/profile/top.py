@@ -40,7 +40,7 @@ def top_python_lines(bundles: Iterable[Bundle], sample_type: ValueType) -> list[
     A library's line is used where a stack has no line of the program. The same numbers come from
     `go tool pprof -top -lines -show='\.py$' -hide=LIBRARY_CODE`.
     """
-    return _rank(bundles, sample_type, _innermost_python)
+    return _rank(bundles, sample_type, innermost_python)
 
 
 def top_leaves(bundles: Iterable[Bundle], sample_type: ValueType) -> list[TopRow]:
@@ -53,7 +53,8 @@ def total(bundles: Iterable[Bundle], sample_type: ValueType) -> int:
     return sum(p.total for b in bundles for p in b.profiles if p.sample_type == sample_type)
 
 
-def _innermost_python(frames: Sequence[Frame]) -> Frame:
+def innermost_python(frames: Sequence[Frame]) -> Frame:
+    """The innermost line of the program's own Python code in a stack, root first; else a library's, else a mark."""
     python = [frame for frame in reversed(frames) if frame.kind is FrameKind.PYTHON]
     own = (frame for frame in python if not _LIBRARY_CODE.search(frame.file))
     return next(own, python[0] if python else _NO_PYTHON)

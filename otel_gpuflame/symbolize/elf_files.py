@@ -120,11 +120,12 @@ def open_mapped_file(pid: int, mapping: Mapping, proc: Path) -> int | None:
     """
     if not mapping.is_file:
         return None
-    root = proc / str(pid)
-    by_name = None if mapping.deleted else open_regular(root / "root" / mapping.path.lstrip("/"))
+    # No Path: it interns each part, and Python 3.12 frees no interned string. Each process has other ranges.
+    root = f"{proc}/{pid}"
+    by_name = None if mapping.deleted else open_regular(f"{root}/root/{mapping.path.lstrip('/')}")
     if by_name is not None and os.fstat(by_name).st_ino == mapping.inode:
         return by_name
-    by_range = open_regular(root / "map_files" / mapping.text, follow=True)
+    by_range = open_regular(f"{root}/map_files/{mapping.text}", follow=True)
     if by_range is None:
         return by_name
     if by_name is not None:
@@ -132,7 +133,7 @@ def open_mapped_file(pid: int, mapping: Mapping, proc: Path) -> int | None:
     return by_range
 
 
-def open_regular(path: Path, *, follow: bool = False) -> int | None:
+def open_regular(path: Path | str, *, follow: bool = False) -> int | None:
     """Opens a file only if it is regular: opening a device or a pipe of the target would have
     effects.
     """

@@ -4,7 +4,7 @@ making sense.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from otel_gpuflame.events.frames import Frame, FrameKind
 from otel_gpuflame.symbolize.calls import CALL_BYTES, host_call_target
 from otel_gpuflame.symbolize.demangle import Demangler
 from otel_gpuflame.symbolize.elf import ElfError, MemoryBytes
-from otel_gpuflame.symbolize.elf_files import ElfFile, ElfFiles
+from otel_gpuflame.symbolize.elf_files import ElfFile, ElfFiles, FileIdentity
 from otel_gpuflame.symbolize.maps import AddressMap, Mapping
 from otel_gpuflame.symbolize.memory import ProcessMemory
 from otel_gpuflame.symbolize.perf_map import LivePerfMap
@@ -52,8 +52,18 @@ class NativeResolver:
         self._memory = memory
         self._files, self._demangler = shared
         self._cache: dict[int, NativeFrame] = {}
+        self._opened: set[FileIdentity] = set()
         self._call_target = host_call_target()
         self._compiled = LivePerfMap(pid, proc)
+
+    def open_files(self, addresses: Iterable[int]) -> None:
+        """Open the files behind `addresses`, each once: `ElfFiles` then knows them beyond the end of the process."""
+        for mapping in map(self._maps.find, addresses):
+            if mapping is not None and mapping.is_file:
+                identity = mapping.file_identity
+                if identity not in self._opened:
+                    self._opened.add(identity)
+                    self._files.open(self._pid, mapping, self._proc)
 
     def knows(self, address: int) -> bool:
         """Whether `address` lies in an executable mapping."""

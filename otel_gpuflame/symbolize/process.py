@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from otel_gpuflame.events.frames import Frame, ProcessKey
@@ -83,6 +84,10 @@ class ProcessView:
             self._stale |= not all(map(self._native.knows, addresses))
             self.update()
         return self._native.resolve(addresses, leaf_is_instruction=leaf_is_instruction)
+
+    def open_files(self, addresses: Iterable[int]) -> None:
+        """Open the files that `addresses` lie in: no way leads to them when the process has ended."""
+        self._native.open_files(addresses)
 
     def close(self) -> None:
         """Gives the descriptors back."""

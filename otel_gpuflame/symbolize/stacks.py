@@ -14,6 +14,7 @@ NATIVE_TRUNCATED = mark("native stack truncated")
 PYTHON_CUT = mark("Python stack cut")
 PYTHON_TRUNCATED = mark("Python stack truncated")
 PYTHON_NOT_READ = mark("no Python frames: the bcc loader does not read them")
+PYTHON_NOT_FOUND = mark("no Python frames: more threads than are searched at a time")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,4 +79,6 @@ def _python_marks(parts: Parts) -> list[Frame]:
         return [mark(f"no Python frames: {parts.refusal or 'this interpreter is not supported'}")]
     if parts.python_state == PythonState.NOT_READ:
         return [PYTHON_NOT_READ]
+    if parts.python_state == PythonState.NOT_FOUND:
+        return [PYTHON_NOT_FOUND]
     return []

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from otel_gpuflame.events.frames import Frame, ProcessKey, Stack
+from otel_gpuflame.events.wire import PythonState
 from otel_gpuflame.symbolize.cpython.code import UNREADABLE
 from otel_gpuflame.symbolize.demangle import Demangler
 from otel_gpuflame.symbolize.elf_files import ElfFiles
@@ -17,35 +20,68 @@ MAX_PROCESSES = 256
 """Each holds a descriptor; the least recently used one is forgotten and read again when needed."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A stack of which all has been read that only a living process can tell."""
+
+    raw: RawStack
+    view: ProcessView
+    python: list[Frame]
+    interpreter: tuple[str, int, str] | None
+    refusal: str
+
+
 class Symbolizer:
     """Never raises for what it finds in a target: frames that cannot be resolved are marks, and
     counted.
     """
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
+    def __init__(self, proc: Path = Path("/proc"), files: ElfFiles | None = None) -> None:
         self._proc = proc
-        self._files = ElfFiles()
+        self._files = files or ElfFiles()
         self._demangler = Demangler()
         self._views: OrderedDict[ProcessKey, ProcessView] = OrderedDict()
         self._counts: Counter[str] = Counter()
 
     def resolve(self, raw: RawStack) -> Stack:
         """The stack, root first."""
+        return self._finish(self._read(raw))
+
+    def resolve_all(self, raws: Iterable[RawStack]) -> list[Stack]:
+        """Stacks that came together; of all of them first what is lost when their process ends.
+
+        Those of calls come before those of samples, of which a busy host has a hundred a second, and which a program
+        that ends after its first launch has too. Symbol tables, which take up to 0.1 s each, can wait.
+        """
+        urgent_first = sorted(raws, key=lambda raw: raw.leaf_is_instruction)
+        return [self._finish(draft) for draft in [self._read(raw) for raw in urgent_first]]
+
+    def prepare(self, process: ProcessKey) -> None:
+        """Read the mappings and find the interpreter of a process that will soon have stacks."""
+        self._view(process).update()
+
+    def _read(self, raw: RawStack) -> _Draft:
         view = self._view(raw.process)
         view.update()
         python = [frame for each in raw.python if (frame := view.python_frame(*each)) is not None]
-        native = view.native_stack(raw.native, leaf_is_instruction=raw.leaf_is_instruction)
+        view.open_files(raw.native)
+        return _Draft(raw, view, python, view.interpreter, view.refusal)
+
+    def _finish(self, draft: _Draft) -> Stack:
+        raw, python = draft.raw, draft.python
+        native = draft.view.native_stack(raw.native, leaf_is_instruction=raw.leaf_is_instruction)
         frames = join(
             Parts(
                 python=python,
                 native=native,
                 python_state=raw.python_state,
                 native_state=raw.native_state,
-                interpreter=view.interpreter,
-                refusal=view.refusal,
+                interpreter=draft.interpreter,
+                refusal=draft.refusal,
             )
         )
         self._count(python, len(native.frames), cut=native.cut)
+        self._counts["python_stacks_unreadable"] += raw.python_state == PythonState.NOT_FOUND
         return Stack(raw.key, raw.process, frames)
 
     def refresh(self, process: ProcessKey) -> None:
@@ -72,6 +108,7 @@ class Symbolizer:
             "stacks": self._counts["stacks"],
             "python_frames": self._counts["python_frames"],
             "python_frames_unreadable": self._counts["python_frames_unreadable"],
+            "python_stacks_unreadable": self._counts["python_stacks_unreadable"],
             "native_frames": self._counts["native_frames"],
             "native_stacks_cut": self._counts["native_stacks_cut"],
             "processes_unreadable": self._counts["processes_unreadable"],

@@ -26,7 +26,7 @@ from otel_gpuflame.symbolize.elf import (
     SHT_RELA,
     ElfHeaders,
 )
-from otel_gpuflame.symbolize.elf_files import ElfFile, ElfFiles
+from otel_gpuflame.symbolize.elf_files import ElfFile, ElfFiles, FileIdentity
 from otel_gpuflame.symbolize.elf_symbols import STT_TLS, Symbol
 from otel_gpuflame.symbolize.maps import Mapping, read_maps
 from otel_gpuflame.symbolize.memory import ProcessMemory
@@ -54,24 +54,30 @@ class _Abi:
 _ABIS = {EM_X86_64: _Abi(18, 36, 0), EM_AARCH64: _Abi(1030, 1031, 16)}
 
 
-def find_thread_context(pid: int, proc: Path, files: ElfFiles | None = None) -> int | None:
+def find_thread_context(
+    pid: int,
+    proc: Path,
+    files: ElfFiles | None = None,
+    without: set[FileIdentity] | None = None,
+) -> int | None:
     """Offset of `otel_thread_ctx_v1` from the thread pointer, negative on x86-64.
 
     None where no mapped file exports it, or its place differs from thread to thread (dynamic TLS);
-    the reason is logged at level DEBUG.
+    the reason is logged at level DEBUG. `without` are files that do not export it, as found by earlier calls for the
+    same process; further ones are added.
     """
     maps = read_maps(pid, proc)
     if maps is None:
         return None
     files = files or ElfFiles()
-    seen: set[tuple[str, int, str]] = set()
+    without = set() if without is None else without
     for mapping in maps.mappings:
-        if not mapping.is_file or mapping.file_identity in seen:
+        if not mapping.is_file or mapping.file_identity in without:
             continue
-        seen.add(mapping.file_identity)
         elf = files.open(pid, mapping, proc)
         symbol = None if elf is None else elf.dynamic_symbol(SYMBOL_NAME)
         if elf is None or symbol is None:
+            without.add(mapping.file_identity)
             continue
         offset = _offset(pid, proc, mapping, _Publisher(elf, symbol))
         if offset is not None:

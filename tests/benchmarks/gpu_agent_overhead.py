@@ -1,130 +1,204 @@
-"""What the agent costs a GPU program: blocks with and without it, in turn, inside one run of the program.
+"""What the agent costs a GPU program in steady state: its parts in paired blocks, and their sum with an interval.
 
-Usage (root, NVIDIA GPU, PyTorch): python -m tests.benchmarks.gpu_agent_overhead train --pairs 20 --block 5
+Usage (root, NVIDIA GPU, PyTorch):  python -m tests.benchmarks.gpu_agent_overhead train --seconds 240 --json OUT.json
+Without a GPU, on the fake driver:  python -m tests.benchmarks.gpu_agent_overhead compiled --seconds 60
 
-The agent runs all the time and is switched by SIGUSR2 (on) and SIGUSR1 (off) in the order off on on off …; the
-throughput of each on block is divided by the mean of its off neighbours. Printed: median ratio, its 95 % interval by
-bootstrap over blocks, range. The first 0.7 s of each block are left out: loading and attaching are not steady state,
-and `--keep-start` shows them. An OTLP receiver on loopback takes the profiles.
+One run of the program logs the time of each of its steps. Beside it overhead_host.py switches the agent's own probes in
+units off-on-on-off and does what the agent does: follow, resolve, aggregate, encode, send to a receiver on loopback.
+
+  rare    probes that are always on, samples and tracepoints, beside nothing attached
+  window  an open window, beside what is always on; and what opening and closing it stalls
+  direct  the agent itself at its defaults, on and off for whole cycles: the duty that it chooses, and a check
+  record  everything all the time, into a file, beside nothing
+
+Loss in steady state = rare + duty × window + switching ÷ stratum. It passes when the bad end of the 95 % interval of
+1 - loss is at least 0.99. SIGTERM ends it early: what has been measured so far is evaluated.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import random
+import os
 import signal
-import statistics
 import subprocess
 import sys
-import threading
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final
 
+import numpy as np
+
+from tests.benchmarks import launching
+from tests.benchmarks.overhead_edges import parse
+from tests.benchmarks.overhead_report import Run, evaluate, in_words
+from tests.benchmarks.step_log import Steps, read_steps
+from tests.fakes.build import build_fakes, fake_environment
 from tests.integration.collector.sink import OtlpSink
 
-ROOT = Path(__file__).parents[2]
-NS = 1_000_000_000
-SETTLE_NS = 7 * NS // 10
-
-
-class Progress:
-    """Reads the program's lines in a thread: it must never wait for us."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.points: list[tuple[int, int]] = []
-        self._process = process
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            point = json.loads(line)
-            self.points.append((point["t"], point["n"]))
-
-    def rate(self, start_ns: int, end_ns: int) -> float:
-        """Iterations a second between two times."""
-        inside = [point for point in self.points if start_ns <= point[0] <= end_ns]
-        (t0, n0), (t1, n1) = inside[0], inside[-1]
-        return (n1 - n0) * NS / (t1 - t0)
-
-
-def bootstrap(ratios: list[float]) -> tuple[float, float]:
-    """95 % interval of the median."""
-    chance = random.Random(0)
-    medians = sorted(statistics.median(chance.choices(ratios, k=len(ratios))) for _ in range(4000))
-    return medians[100], medians[3899]
-
-
-def measure(options: argparse.Namespace, agent_arguments: list[str]) -> list[float]:
-    """Ratios of all on blocks."""
-    program = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("gpu_workloads.py")), options.workload],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    progress = Progress(program)
-    with OtlpSink() as sink:
-        agent = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "otel_gpuflame",
-                "-v",
-                "agent",
-                "--endpoint",
-                sink.grpc_endpoint,
-                *agent_arguments,
-            ],
-            cwd=ROOT,
-        )
-        try:
-            return run_blocks(options, progress, agent)
-        finally:
-            agent.send_signal(signal.SIGTERM)
-            agent.wait(60)
-            program.kill()
-            program.wait()
-            print_agent_cost(options, sink)
-
-
-def run_blocks(
-    options: argparse.Namespace, progress: Progress, agent: subprocess.Popen[bytes]
-) -> list[float]:
-    """Alternate, and compare each on block with the off blocks on both sides."""
-    time.sleep(options.warmup)
-    rates = []
-    for block in range(2 * options.pairs + 1):
-        on = block % 2 == 1
-        agent.send_signal(signal.SIGUSR2 if on else signal.SIGUSR1)
-        start_ns = time.monotonic_ns()
-        time.sleep(options.block)
-        settle = 0 if options.keep_start else SETTLE_NS
-        rates.append(progress.rate(start_ns + settle, time.monotonic_ns()))
-    return [2 * rates[i] / (rates[i - 1] + rates[i + 1]) for i in range(1, len(rates) - 1, 2)]
-
-
-def print_agent_cost(options: argparse.Namespace, sink: OtlpSink) -> None:
-    """How much arrived, so that a silent agent does not pass for a cheap one."""
-    print(f"{options.workload}: {len(sink.received)} requests received", flush=True)
+ROOT: Final = Path(__file__).parents[2]
+GPU: Final = ("train", "decode", "graph")
+FAKE: Final = {
+    "compiled": (100, 8_000),
+    "python": (50,),
+}
+"""Launches a step; the compiled one works for so many nanoseconds before each."""
+SHARES: Final = {"direct": 0.22, "rare": 0.46, "window": 0.17, "record": 0.15}
+_START_S: Final = 90.0
+"""For loading PyTorch on a slow disk; then the program has failed."""
+_END_S: Final = 30.0
+"""For the host to send what is left."""
 
 
 def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workload")
-    parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--block", type=float, default=5.0, help="seconds")
-    parser.add_argument("--warmup", type=float, default=15.0, help="seconds before the first block")
-    parser.add_argument("--keep-start", action="store_true")
-    options, agent_arguments = parser.parse_known_args()
-    ratios = measure(options, agent_arguments)
-    low, high = bootstrap(ratios)
-    print(
-        f"{options.workload}: median {statistics.median(ratios):.4f}, 95 % interval {low:.4f} to {high:.4f}, "
-        f"range {min(ratios):.3f} to {max(ratios):.3f}, {len(ratios)} blocks",
-        flush=True,
+    """Measure, print, write; status 1 where nothing could be measured."""
+    options = _options()
+    if options.again:
+        report = evaluate(options.workload, [read_run(path) for path in options.again])
+    else:
+        signal.signal(signal.SIGTERM, _end_early)
+        with tempfile.TemporaryDirectory() as directory:
+            report = measure(options, Path(directory))
+    print(in_words(report), flush=True)
+    if options.json is not None:
+        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if "parts" not in report:
+        sys.exit(1)
+
+
+def measure(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
+    """The report of one program."""
+    log, edges = directory / "steps", directory / "edges"
+    with _program(options.workload, log) as program, OtlpSink() as sink:
+        _wait_for_steps(program, log)
+        time.sleep(options.warmup)
+        host = _start_host(options, program.pid, sink.grpc_endpoint, edges)
+        try:
+            _follow(host, program, edges)
+        except KeyboardInterrupt:
+            print("ended early", flush=True)
+        finally:
+            _end(host)
+        requests = len(sink.received)
+    lines = edges.read_text().splitlines()
+    run = Run(parse(lines), read_steps(log))
+    if options.raw is not None:
+        np.savez_compressed(options.raw, times_ns=run.steps.times_ns, edges=np.array(lines))
+    return {**evaluate(options.workload, [run]), "requests_received": requests}
+
+
+def read_run(path: Path) -> Run:
+    """What --raw has written."""
+    with np.load(path) as raw:
+        return Run(parse(raw["edges"].tolist()), Steps(raw["times_ns"]))
+
+
+def command_of(workload: str, log: Path) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of a program."""
+    if workload in GPU:
+        module = [sys.executable, "-m", "tests.benchmarks.gpu_workloads", workload, str(log)]
+        return module, dict(os.environ)
+    # Spinning, as the real driver does: who sleeps in a virtual machine wakes up faster beside a busy neighbour.
+    settings = {"FAKE_CUDA_KERNEL_NS": "1000", "FAKE_CUDA_WAIT": "spin"}
+    environment = fake_environment(build_fakes(), **settings)
+    numbers = [str(number) for number in FAKE[workload]]
+    if workload == "python":
+        command = [sys.executable, "-m", "tests.benchmarks.fake_steps", str(log), *numbers]
+    else:
+        command = [*launching.compile_target("fake_steps"), str(log), *numbers]
+    return command, environment
+
+
+@contextlib.contextmanager
+def _program(workload: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command, environment = command_of(workload, log)
+    with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _wait_for_steps(program: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _START_S
+    while not (log.exists() and len(read_steps(log).times_ns)):
+        if program.poll() is not None or time.monotonic() > deadline:
+            sys.exit("the program makes no steps")
+        time.sleep(0.1)
+
+
+def _start_host(
+    options: argparse.Namespace, pid: int, endpoint: str, edges: Path
+) -> subprocess.Popen[bytes]:
+    seconds = {
+        f"{part}_s": options.seconds * share
+        if getattr(options, part) is None
+        else getattr(options, part)
+        for part, share in SHARES.items()
+    }
+    host_options = {
+        "pid": pid,
+        "endpoint": endpoint,
+        "block_ns": round(options.block * 1e6),
+        "direct_on_s": options.direct_on,
+        **seconds,
+    }
+    command = [sys.executable, "-m", "tests.benchmarks.overhead_host", json.dumps(host_options)]
+    with edges.open("wb") as output:
+        return subprocess.Popen(command, cwd=ROOT, stdout=output)
+
+
+def _follow(host: subprocess.Popen[bytes], program: subprocess.Popen[bytes], edges: Path) -> None:
+    """Until the host has ended; says how far it is every five seconds."""
+    told_s = time.monotonic()
+    while host.poll() is None:
+        if program.poll() is not None:
+            print("the program has ended", flush=True)
+            return
+        time.sleep(0.2)
+        if time.monotonic() > told_s + 5:
+            told_s = time.monotonic()
+            print(f"  {_last_of(edges)}", flush=True)
+
+
+def _last_of(edges: Path) -> str:
+    """How far the host is."""
+    told = [edge for edge in parse(edges.read_text().splitlines()) if "part" in edge]
+    return f"{told[-1]['part']} {told[-1]['unit']}" if told else "loading"
+
+
+def _end(host: subprocess.Popen[bytes]) -> None:
+    host.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        host.wait(_END_S)
+    host.kill()
+    host.wait()
+
+
+def _end_early(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("workload", choices=(*GPU, *FAKE))
+    parser.add_argument("--seconds", type=float, default=240.0, help="for all parts together")
+    for part in SHARES:
+        parser.add_argument(f"--{part}", type=float, help="seconds of this part alone; 0: none")
+    parser.add_argument("--direct-on", type=float, default=25.0, help="seconds on in its cycles")
+    parser.add_argument("--block", type=float, default=250.0, help="ms of the blocks at both ends")
+    parser.add_argument("--warmup", type=float, default=5.0, help="seconds before it begins")
+    parser.add_argument("--json", type=Path, help="where to write the report")
+    parser.add_argument("--raw", type=Path, help="where to write edges and steps (npz)")
+    parser.add_argument(
+        "--again", type=Path, nargs="+", metavar="NPZ", help="evaluate what --raw has written"
+    )
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -1,24 +1,25 @@
-"""Target program: endless GPU work of one kind, printing its progress for a benchmark to read.
+"""Target program: endless GPU work of one kind, logging its steps for a benchmark to read.
+
+Usage: python -m tests.benchmarks.gpu_workloads WORKLOAD LOG
 
 train: one transformer layer forward, backward and AdamW with .item() a step (launch-bound).
 decode: 48 times (small matrix product, silu, add, rms_norm) at batch 1, one synchronise a token (launch-bound).
 graph: the same as one CUDA graph.
 
-Prints a JSON line each 50 ms: {"t": CLOCK_MONOTONIC ns, "n": iterations so far}.
+The time of each step goes to the file LOG (step_log.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch.nn import functional
 
-REPORT_NS = 50_000_000
+from tests.benchmarks.step_log import StepWriter
+
 LAYERS = 48
 WIDTH = 1024
 
@@ -87,21 +88,18 @@ MAKERS = {"train": make_train, "decode": make_decode, "graph": make_graph}
 
 
 def main() -> None:
-    """Run until told to stop by a closed standard output or a signal."""
+    """Run until killed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workload", choices=sorted(MAKERS))
-    step = MAKERS[parser.parse_args().workload]()
+    parser.add_argument("log", type=Path)
+    options = parser.parse_args()
+    step = MAKERS[options.workload]()
     for _ in range(20):
         step()
-    count, due_ns = 0, time.monotonic_ns()
+    log = StepWriter(options.log)
     while True:
         step()
-        count += 1
-        now_ns = time.monotonic_ns()
-        if now_ns >= due_ns:
-            due_ns = now_ns + REPORT_NS
-            sys.stdout.write(json.dumps({"t": now_ns, "n": count}) + "\n")
-            sys.stdout.flush()
+        log.done()
 
 
 if __name__ == "__main__":

@@ -55,11 +55,16 @@ def python_loop(depth: int, *options: str) -> tuple[str, ...]:
 
 def compiled_loop() -> tuple[str, ...]:
     """Command of the loop without an interpreter, which is built first."""
+    return compile_target("launch_loop")
+
+
+def compile_target(name: str) -> tuple[str, ...]:
+    """Build a C program of this directory on the fake driver; its command."""
     fakes = build_fakes()
     BUILD.mkdir(exist_ok=True)
     (BUILD / ".gitignore").write_text("*\n", encoding="utf-8")
-    program = BUILD / "launch_loop"
-    source = Path(__file__).with_name("launch_loop.c")
+    program = BUILD / name
+    source = Path(__file__).with_name(f"{name}.c")
     libraries = (f"-L{fakes}", "-l:libfake_app.so", "-l:libcuda.so.1")
     subprocess.run(
         ["cc", "-std=c11", "-O2", "-fno-omit-frame-pointer", "-o", program, source, *libraries],

@@ -21,7 +21,7 @@ from tests.contract.native_build import ROOT, require_tools
 from tests.tiers import require
 
 NATIVE = (
-    *("capture.bpf.o", "libogf_drain.so", "libogf_context.so"),
+    *("capture.bpf.o", "libogf_drain.so", "libogf_context.so", "libogf_inject.so"),
     *("capture.bcc", "libbpf.so.1", "libbpf-NOTICE"),
 )
 BUILD_FILES = ("pyproject.toml", "README.md", "CHANGELOG.md", ".gitignore")

@@ -39,35 +39,38 @@ DESCRIPTORS = (
     "cuMemcpy3DAsync",
 )
 
+SIZED = (Shape.COPY_2D, Shape.COPY_3D, Shape.SET_2D, Shape.COPY_BATCH, Shape.COPY_RECT)
+
 # Ids are part of the capture format. New calls are added here; what stands here never changes.
 IDS = """
 1 cuLaunchKernel 2 cuLaunchKernelEx 3 cuLaunchCooperativeKernel 4 cuGraphLaunch
 10 cuMemcpy 11 cuMemcpyAsync 12 cuMemcpyHtoD 13 cuMemcpyHtoDAsync 14 cuMemcpyDtoH 15 cuMemcpyDtoHAsync 16 cuMemcpyDtoD
 17 cuMemcpyDtoDAsync 18 cuMemcpyPeer 19 cuMemcpyPeerAsync 20 cuMemcpy2D 21 cuMemcpy2DAsync 22 cuMemcpy2DUnaligned
 23 cuMemcpy3D 24 cuMemcpy3DAsync 25 cuMemcpy3DPeer 26 cuMemcpy3DPeerAsync 27 cuMemcpyHtoA 28 cuMemcpyAtoH
-29 cuMemcpyDtoA 30 cuMemcpyAtoD 31 cuMemcpyAtoA 32 cuMemcpyHtoAAsync 33 cuMemcpyAtoHAsync
+29 cuMemcpyDtoA 30 cuMemcpyAtoD 31 cuMemcpyAtoA 32 cuMemcpyHtoAAsync 33 cuMemcpyAtoHAsync 34 cuMemcpyBatchAsync
 40 cuMemsetD8 41 cuMemsetD16 42 cuMemsetD32 43 cuMemsetD2D8 44 cuMemsetD2D16 45 cuMemsetD2D32 46 cuMemsetD8Async
 47 cuMemsetD16Async 48 cuMemsetD32Async 49 cuMemsetD2D8Async 50 cuMemsetD2D16Async 51 cuMemsetD2D32Async
 60 cuCtxSynchronize 61 cuStreamSynchronize 62 cuEventSynchronize
-70 cuEventRecord 71 cuEventRecordWithFlags 72 cuStreamWaitEvent 80 cuMemFree
+70 cuEventRecord 71 cuEventRecordWithFlags 72 cuStreamWaitEvent 80 cuMemFree 81 cuMemFreeHost
 200 clEnqueueNDRangeKernel 202 clEnqueueReadBuffer 203 clEnqueueWriteBuffer 204 clEnqueueCopyBuffer
-205 clEnqueueFillBuffer 210 clFinish 211 clWaitForEvents
+205 clEnqueueFillBuffer 206 clEnqueueMapBuffer 207 clEnqueueMapImage 208 clEnqueueReadBufferRect
+209 clEnqueueWriteBufferRect 210 clFinish 211 clWaitForEvents 212 clEnqueueCopyBufferRect
 """
 
 # Exported calls that submit work, or wait, and are not probed yet. An export that is neither here nor probed is news.
 UNPROBED = """
 cuCtxRecordEvent cuCtxWaitEvent cuFabricCpyBatchAsync cuLaunch cuLaunchCooperativeKernelMultiDevice cuLaunchGrid
-cuLaunchGridAsync cuLaunchHostFunc cuLaunchHostFunc_v2 cuMemFreeAsync cuMemFreeHost cuMemPrefetchAsync
+cuLaunchGridAsync cuLaunchHostFunc cuLaunchHostFunc_v2 cuMemFreeAsync cuMemPrefetchAsync
 cuMemPrefetchAsync_v2 cuMemPrefetchBatchAsync cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_v2
-cuMemcpy3DWithAttributesAsync cuMemcpyBatchAsync cuMemcpyBatchAsync_v2 cuMemcpyWithAttributesAsync cuStreamBatchMemOp
+cuMemcpy3DWithAttributesAsync cuMemcpyWithAttributesAsync cuStreamBatchMemOp
 cuStreamBatchMemOp_v2 cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2
 cuStreamWriteValue32 cuStreamWriteValue32_v2 cuStreamWriteValue64 cuStreamWriteValue64_v2
 clEnqueueAcquireEGLObjectsKHR clEnqueueAcquireGLObjects clEnqueueBarrier clEnqueueBarrierWithWaitList
-clEnqueueCopyBufferRect clEnqueueCopyBufferToImage clEnqueueCopyImage clEnqueueCopyImageToBuffer clEnqueueFillImage
-clEnqueueMapBuffer clEnqueueMapImage clEnqueueMarker clEnqueueMarkerWithWaitList clEnqueueMigrateMemObjects
-clEnqueueNativeKernel clEnqueueReadBufferRect clEnqueueReadImage clEnqueueReleaseEGLObjectsKHR clEnqueueReleaseGLObjects
+clEnqueueCopyBufferToImage clEnqueueCopyImage clEnqueueCopyImageToBuffer clEnqueueFillImage
+clEnqueueMarker clEnqueueMarkerWithWaitList clEnqueueMigrateMemObjects
+clEnqueueNativeKernel clEnqueueReadImage clEnqueueReleaseEGLObjectsKHR clEnqueueReleaseGLObjects
 clEnqueueSVMFree clEnqueueSVMMap clEnqueueSVMMemFill clEnqueueSVMMemcpy clEnqueueSVMMigrateMem clEnqueueSVMUnmap
-clEnqueueTask clEnqueueUnmapMemObject clEnqueueWaitForEvents clEnqueueWriteBufferRect clEnqueueWriteImage
+clEnqueueTask clEnqueueUnmapMemObject clEnqueueWaitForEvents clEnqueueWriteImage
 """
 _WORK = re.compile(
     r"cu(Launch|GraphLaunch|Memcpy|Memset|MemFree|MemPrefetch|Fabric\w*Cpy|EventRecord|EventSynchronize"
@@ -171,7 +174,7 @@ def test_what_is_known_of_a_call_fits_its_kind(api: apis.Api) -> None:
     """Copies and sets have a size, kernels a handle, OpenCL's blocking flag an argument."""
     arguments = probes._ARGUMENTS[api.name]
     if api.kind in (Kind.COPY, Kind.SET):
-        assert arguments.bytes or arguments.shape in (Shape.COPY_2D, Shape.COPY_3D, Shape.SET_2D)
+        assert bool(arguments.bytes or arguments.shape in SIZED) == (api.detail != "map")
     if api.kind is Kind.LAUNCH:
         assert arguments.object
     if api.kind in apis.SUBMISSIONS and api.kind is not Kind.LAUNCH:
@@ -259,6 +262,18 @@ def test_first_versions_have_a_descriptor_that_is_not_read(base: str) -> None:
         CookieShift.SHAPE: 0
     }
     assert f"{base}_v2" in EXPORTED
+
+
+@pytest.mark.parametrize("suffix", ["", "_ptsz"])
+def test_batches_of_cuda_12_have_one_more_argument_before_the_stream(suffix: str) -> None:
+    """CUDA 13 dropped failIdx: an application compiled for CUDA 12 still calls the first version."""
+    first = spec_for_symbol(f"cuMemcpyBatchAsync{suffix}")
+    second = spec_for_symbol(f"cuMemcpyBatchAsync_v2{suffix}")
+    assert first is not None
+    assert second is not None
+    assert fields(first.cookie)[CookieShift.STREAM] == 9
+    assert fields(second.cookie)[CookieShift.STREAM] == 8
+    assert fields(first.cookie)[CookieShift.SHAPE] == Shape.COPY_BATCH
 
 
 def test_peer_copies_have_no_older_version() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping
 
+from tests.fakes import steps
 from tests.fakes.cuda_driver import FakeCuda, FakeCudaError, FakeCudaUnavailableError
 
 KERNEL = "_Z5saxpyPfS_fi"
@@ -28,13 +28,12 @@ def parser(description: str) -> argparse.ArgumentParser:
 def hold(options: argparse.Namespace) -> None:
     """With --hold, let the caller attach a profiler before anything of interest happens."""
     if options.hold:
-        emit({"ready": True, "pid": os.getpid()})
-        sys.stdin.readline()
+        steps.hold()
 
 
 def emit(truth: Mapping[str, object]) -> None:
-    """Print one JSON line."""
-    print(json.dumps(truth), flush=True)
+    """Print one JSON line, and with STAYS wait until told to go on."""
+    steps.tell(dict(truth))
 
 
 def run(main: Callable[[], None]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.fakes import app_common
 from tests.fakes.cuda_driver import FakeCuda
+from tests.fakes.steps import STAYS
 
 Truth = dict[str, object]
 
@@ -44,7 +45,9 @@ def launch_in_fork(count: int) -> Truth:
 def launch_in_subprocess(count: int) -> Truth:
     """Start another Python that launches."""
     command = [sys.executable, str(Path(__file__).with_name("app_launch.py")), str(count)]
-    answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    # Nobody but this process hears what it says.
+    alone = {name: value for name, value in os.environ.items() if name != STAYS}
+    answer = subprocess.run(command, env=alone, check=True, capture_output=True, text=True).stdout
     truth = json.loads(answer)
     return {"how": "subprocess", "pid": truth["pid"], "launches": truth["launches"]}
 

@@ -109,6 +109,26 @@ def copy_arguments(made: Objects) -> dict[str, Arguments]:
     }
 
 
+BATCH_BYTES = SIZE_BYTES // 2, SIZE_BYTES // 4, SIZE_BYTES // 4
+"""Copies of one batch; the size of each is behind a pointer."""
+
+
+def batch_arguments(made: Objects) -> dict[str, Arguments]:
+    """Copies in batches, in the form of CUDA 12 and in that of CUDA 13."""
+    count = len(BATCH_BYTES)
+    parts = (
+        (ctypes.c_uint64 * count)(*[made.device.value or 0] * count),
+        (ctypes.c_uint64 * count)(*[made.other.value or 0] * count),
+        (ctypes.c_size_t * count)(*BATCH_BYTES),
+        ctypes.c_size_t(count),
+    )
+    attributes = (None, None, ctypes.c_size_t(0))
+    return {
+        "cuMemcpyBatchAsync": (*parts, *attributes, None, made.stream),
+        "cuMemcpyBatchAsync_v2": (*parts, *attributes, made.stream),
+    }
+
+
 def box_arguments(made: Objects) -> dict[str, Arguments]:
     """Copies and sets of rectangles and boxes: ROW_BYTES x ROWS (x SLICES) bytes."""
     host = ctypes.addressof(made.host)
@@ -149,7 +169,8 @@ def box_arguments(made: Objects) -> dict[str, Arguments]:
 
 def call_work(cuda: FakeCuda, made: Objects) -> None:
     """Call each of them once, with every stream variant there is."""
-    arguments = order_arguments(made) | copy_arguments(made) | box_arguments(made)
+    arguments = order_arguments(made) | copy_arguments(made) | batch_arguments(made)
+    arguments |= box_arguments(made)
     for api in cuda.api_names():
         base = STREAM_VARIANT.sub("", api)
         if base not in arguments:
@@ -177,6 +198,7 @@ def call_queries(cuda: FakeCuda) -> None:
     name = ctypes.c_char_p()
     cuda.call("cuDriverGetVersion", ctypes.byref(number))
     cuda.call("cuDeviceGetCount", ctypes.byref(number))
+    cuda.call("cuDeviceGetAttribute", ctypes.byref(number), 16, 0)
     cuda.call("cuDeviceGet", ctypes.byref(number), 0)
     cuda.call("cuDeviceGetName", text, len(text), 0)
     cuda.call("cuDeviceGetUuid_v2", text, 0)

@@ -60,6 +60,8 @@ def main() -> None:
             "file": str(Path(__file__).resolve()),
             "line": wait_line(),
             "waits": len(durations_ns),
+            "slept": cuda.counters().sleeps,
+            "inside_ns": cuda.api_count("cuStreamSynchronize").duration_ns,
             "duration_ns": durations_ns,
             "spin": options.spin,
         }

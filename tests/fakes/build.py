@@ -14,7 +14,7 @@ from pathlib import Path
 
 FAKES = Path(__file__).resolve().parent
 ROOT = FAKES.parent.parent
-_SOURCE_PATTERNS = ("Makefile", "cuda/*.[ch]", "cuda/*.map", "app/*.c")
+_SOURCE_PATTERNS = ("Makefile", "cuda/*.[ch]", "cuda/*.map", "cupti/*.[ch]", "app/*.c")
 
 
 class FakeBuildError(RuntimeError):

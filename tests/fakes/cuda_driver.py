@@ -50,6 +50,7 @@ class _Counters(ctypes.Structure):
             "graph_kernels",
             "kernel_ns",
             "copy_ns",
+            "sleeps",
         )
     ]
 
@@ -68,6 +69,7 @@ class Counters:
     graph_kernels: int
     kernel_ns: int
     copy_ns: int
+    sleeps: int
 
     def since(self, before: Counters) -> Counters:
         """The difference to an earlier reading."""
@@ -272,6 +274,10 @@ class FakeCuda:
         """Choose WAIT_BLOCK or WAIT_SPIN for contexts without a scheduling flag."""
         if self._cuda.fake_cuda_set_wait_mode(mode) != 0:
             raise ValueError(f"wait mode {mode}: want WAIT_BLOCK or WAIT_SPIN")
+
+    def hold_waits(self, fd: int) -> None:
+        """Have every later wait last until this descriptor can be read, too; -1: no longer."""
+        self._cuda.fake_cuda_hold_waits(fd)
 
     def replay(self, transcript: Path) -> None:
         """Replay a transcript; the error names its line."""

@@ -31,6 +31,8 @@ class ProcessChange:
     parent: ProcessKey
     time_ns: int
     comm: str
+    maps_gpu_library: bool = False
+    """Of mapped code: whether its file may be a GPU library."""
 
 
 def decode_stack(record: bytes) -> RawStack | None:
@@ -94,4 +96,5 @@ def decode_process(record: bytes) -> ProcessChange | None:
         time_ns=int(row["time_ns"]),
         # An older, longer name may still stand behind the terminating 0.
         comm=bytes(row["comm"]).partition(b"\0")[0].decode("utf-8", "backslashreplace"),
+        maps_gpu_library=bool(row["maps_gpu_library"]),
     )

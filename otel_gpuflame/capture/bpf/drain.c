@@ -18,6 +18,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -25,7 +26,7 @@
 enum {
 	OGF_MAX_RINGS = 8,
 	OGF_RECORD_HEADER = 8,
-	OGF_KEPT_BYTES = 16 << 20, /* a buffer that a burst has blown up shrinks to this: 116,000 calls */
+	OGF_KEPT_BYTES = 16 << 20,      /* a buffer that a burst has blown up shrinks to this: 116,000 calls */
 	OGF_SHORTEST_PAUSE_NS = 500000, /* between two sweeps, however often BPF calls: 2,000 sweeps a second */
 };
 
@@ -57,6 +58,7 @@ struct ogf_drain {
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t arrived;
+	int stop_fd; /* eventfd: ends a pause */
 	uint64_t poll_ns;
 	uint64_t complete_ns; /* everything sent before this time has been moved to the buffers */
 	bool running;
@@ -168,19 +170,16 @@ static struct timespec ogf_timespec(uint64_t ns)
  */
 static void ogf_pause(struct ogf_drain *drain, bool is_emptied)
 {
-	struct timespec shortest = ogf_timespec(OGF_SHORTEST_PAUSE_NS), rest;
-	struct pollfd rings[OGF_MAX_RINGS];
+	const bool can_be_called = is_emptied && drain->poll_ns > OGF_SHORTEST_PAUSE_NS;
+	const uint64_t first_ns = can_be_called ? OGF_SHORTEST_PAUSE_NS : drain->poll_ns;
+	struct timespec first = ogf_timespec(first_ns), rest = ogf_timespec(drain->poll_ns - first_ns);
+	struct pollfd callers[OGF_MAX_RINGS] = {{.fd = drain->stop_fd, .events = POLLIN}};
 
-	if (!is_emptied || drain->poll_ns <= OGF_SHORTEST_PAUSE_NS) {
-		rest = ogf_timespec(drain->poll_ns);
-		clock_nanosleep(CLOCK_MONOTONIC, 0, &rest, NULL);
+	if (ppoll(callers, 1, &first, NULL) || !can_be_called)
 		return;
-	}
-	rest = ogf_timespec(drain->poll_ns - OGF_SHORTEST_PAUSE_NS);
 	for (int i = 1; i < drain->ring_count; i++)
-		rings[i] = (struct pollfd){.fd = drain->rings[i].map_fd, .events = POLLIN};
-	clock_nanosleep(CLOCK_MONOTONIC, 0, &shortest, NULL);
-	ppoll(rings + 1, (nfds_t)(drain->ring_count - 1), &rest, NULL);
+		callers[i] = (struct pollfd){.fd = drain->rings[i].map_fd, .events = POLLIN};
+	ppoll(callers, (nfds_t)drain->ring_count, &rest, NULL);
 }
 
 static void *ogf_drain_main(void *argument)
@@ -208,6 +207,11 @@ struct ogf_drain *ogf_drain_open(uint64_t poll_ns)
 
 	if (!drain)
 		return NULL;
+	drain->stop_fd = eventfd(0, EFD_CLOEXEC);
+	if (drain->stop_fd < 0) {
+		free(drain);
+		return NULL;
+	}
 	drain->poll_ns = poll_ns;
 	pthread_mutex_init(&drain->lock, NULL);
 	pthread_condattr_init(&attributes);
@@ -328,8 +332,10 @@ void ogf_drain_stop(struct ogf_drain *drain)
 	drain->running = false;
 	pthread_cond_broadcast(&drain->arrived);
 	pthread_mutex_unlock(&drain->lock);
-	if (was_running)
+	if (was_running) {
+		eventfd_write(drain->stop_fd, 1);
 		pthread_join(drain->thread, NULL);
+	}
 }
 
 void ogf_drain_close(struct ogf_drain *drain)
@@ -347,5 +353,6 @@ void ogf_drain_close(struct ogf_drain *drain)
 	}
 	pthread_cond_destroy(&drain->arrived);
 	pthread_mutex_destroy(&drain->lock);
+	close(drain->stop_fd);
 	free(drain);
 }

@@ -66,7 +66,7 @@ class Drain:
         self._library = _load()
         self._handle: int | None = self._library.ogf_drain_open(poll_ns)
         if not self._handle:
-            raise SourceUnavailable("no memory for the ring drain")
+            raise SourceUnavailable("no memory or no descriptor for the ring drain")
         for ring in rings:
             result = self._library.ogf_drain_add(
                 self._handle, ring.map_fd, ring.size, ring.record_size, ring.capacity

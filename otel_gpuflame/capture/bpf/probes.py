@@ -80,6 +80,7 @@ _ARGUMENTS: Final[dict[str, Arguments]] = {
     "cuMemcpyAtoA": Arguments(bytes=5),
     "cuMemcpyHtoAAsync": Arguments(bytes=4, stream=5),
     "cuMemcpyAtoHAsync": Arguments(bytes=4, stream=5),
+    "cuMemcpyBatchAsync": Arguments(shape=Shape.COPY_BATCH, stream=8),
     "cuMemsetD8": Arguments(bytes=3),
     "cuMemsetD16": Arguments(bytes=3, unit_log2=1),
     "cuMemsetD32": Arguments(bytes=3, unit_log2=2),
@@ -99,11 +100,17 @@ _ARGUMENTS: Final[dict[str, Arguments]] = {
     "cuEventRecordWithFlags": Arguments(object=1, stream=2),
     "cuStreamWaitEvent": Arguments(stream=1, object=2),
     "cuMemFree": Arguments(object=1),
+    "cuMemFreeHost": Arguments(object=1),
     "clEnqueueNDRangeKernel": Arguments(stream=1, object=2, shape=Shape.NDRANGE),
     "clEnqueueReadBuffer": Arguments(stream=1, object=2, blocking=3, bytes=5),
     "clEnqueueWriteBuffer": Arguments(stream=1, object=2, blocking=3, bytes=5),
     "clEnqueueCopyBuffer": Arguments(stream=1, object=2, bytes=6),
     "clEnqueueFillBuffer": Arguments(stream=1, object=2, bytes=6),
+    "clEnqueueMapBuffer": Arguments(stream=1, object=2, blocking=3),
+    "clEnqueueMapImage": Arguments(stream=1, object=2, blocking=3),
+    "clEnqueueReadBufferRect": Arguments(stream=1, object=2, blocking=3, shape=Shape.COPY_RECT),
+    "clEnqueueWriteBufferRect": Arguments(stream=1, object=2, blocking=3, shape=Shape.COPY_RECT),
+    "clEnqueueCopyBufferRect": Arguments(stream=1, object=2, shape=Shape.COPY_RECT),
     "clFinish": Arguments(stream=1),
     "clWaitForEvents": Arguments(),
 }
@@ -114,6 +121,8 @@ _NAMES: Final[dict[str, tuple[Runtime, NameShape, int, int]]] = {
     "cuLibraryGetKernel": (Runtime.CUDA, NameShape.OUT_POINTER, 1, 3),
     "cuKernelGetFunction": (Runtime.CUDA, NameShape.ALIAS, 1, 2),
     "clCreateKernel": (Runtime.OPENCL, NameShape.RETURNED, 0, 2),
+    # Kernels that come from clCreateKernelsInProgram have a name when the program asks for it.
+    "clGetKernelInfo": (Runtime.OPENCL, NameShape.QUERIED, 1, 4),
 }
 
 
@@ -151,8 +160,15 @@ ALL: Final[tuple[ProbeSpec, ...]] = (
 
 _BY_BASE: Final = {spec.base: spec for spec in ALL}
 # Without a version these are the 32-bit forms of CUDA before 3.2, still exported, with a smaller descriptor: the call
-# is seen, its size is not.
-_FIRST_VERSIONS: Final = {
+# is seen, its size is not. The first version of cuMemcpyBatchAsync (CUDA 12) has one argument more before the stream.
+_BATCH_OF_CUDA_12: Final = _call_spec(
+    "cuMemcpyBatchAsync", replace(_ARGUMENTS["cuMemcpyBatchAsync"], stream=9)
+)
+_FIRST_VERSIONS = {
+    "cuMemcpyBatchAsync": _BATCH_OF_CUDA_12,
+    "cuMemcpyBatchAsync_ptsz": _BATCH_OF_CUDA_12,
+}
+_FIRST_VERSIONS |= {
     name: _call_spec(name, replace(_ARGUMENTS[name], shape=Shape.PLAIN))
     for name in (
         "cuMemcpy2D",

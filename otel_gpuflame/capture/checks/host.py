@@ -46,6 +46,7 @@ class Host:
     read_memory_file: Callable[[], None] = trials.read_memory_file
     create_ring: Callable[[int], None] = trials.create_ring
     locked_memory_limit: Callable[[], int | None] = trials.locked_memory_limit
+    load_injected_library: Callable[[], Path] = trials.load_injected_library
 
     installed_libraries: Callable[[Mapping[str, str]], list[Path]] = installed_libraries
     read_library: Callable[[Path], GpuLibrary | None] = read_library

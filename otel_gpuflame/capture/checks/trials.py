@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import resource
@@ -24,6 +25,7 @@ from otel_gpuflame.capture.bpf.programs import Feature
 from otel_gpuflame.capture.bpf.tracefs import detached_mount
 from otel_gpuflame.capture.bpf.uprobes import ProbePoint
 from otel_gpuflame.capture.checks import system_calls
+from otel_gpuflame.capture.cupti.inject import library_path
 from otel_gpuflame.capture.libraries import file_offset_of
 from otel_gpuflame.errors import SourceUnavailable
 from otel_gpuflame.events import wire
@@ -153,6 +155,16 @@ def open_mapped_file() -> None:
     """A file of our own by the range that it is mapped at, as files that have been deleted are reached."""
     own_range = next(Path("/proc/self/map_files").iterdir())
     os.close(os.open(own_range, os.O_RDONLY | os.O_CLOEXEC))
+
+
+def load_injected_library() -> Path:
+    """Load what is injected into programs, which does nothing until a driver calls it; where it is."""
+    path = library_path()
+    try:
+        ctypes.CDLL(str(path))["InitializeInjection"]
+    except AttributeError as error:
+        raise SourceUnavailable(f"{path} has no InitializeInjection") from error
+    return path
 
 
 def locked_memory_limit() -> int | None:

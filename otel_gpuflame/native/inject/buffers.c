@@ -40,6 +40,7 @@ static _Atomic(struct pool *) current;
 static atomic_size_t next_bytes; /* size of the next buffer */
 static atomic_uint asked;        /* for since the last look */
 static atomic_bool is_open;
+static atomic_bool got_foreign; /* since the window began */
 static _Atomic uint64_t timestamps;
 
 static uint64_t timestamp(void)
@@ -106,7 +107,7 @@ static unsigned int slot_of(const struct pool *pool, const uint8_t *buffer)
 	return (unsigned int)((size_t)(buffer - pool->memory) / SLOT_BYTES);
 }
 
-/* A buffer that another client gave, before we took its place, is in no pool, and is not ours to read. */
+/* A buffer that another client gave is in no pool, and is not ours to read: what is in it is lost to us. */
 static void complete(void *context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid_bytes)
 {
 	struct pool *pool;
@@ -118,8 +119,10 @@ static void complete(void *context, uint32_t stream, uint8_t *buffer, size_t siz
 	if (atomic_load(&ogf_inert))
 		return;
 	pool = pool_of(buffer);
-	if (!pool)
+	if (!pool) {
+		atomic_store(&got_foreign, true);
 		return;
+	}
 	slot = slot_of(pool, buffer);
 	atomic_store_explicit(&pool->valid_bytes[slot], valid_bytes < SLOT_BYTES ? valid_bytes : SLOT_BYTES,
 			      memory_order_relaxed);
@@ -168,6 +171,7 @@ bool ogf_buffers_open(void)
 	pool->lost = ~atomic_load(&pool->free);
 	atomic_store(&next_bytes, LEAST_BYTES);
 	atomic_store(&asked, 0);
+	atomic_store(&got_foreign, false);
 	atomic_store(&is_open, true);
 	return true;
 }
@@ -186,6 +190,11 @@ void ogf_buffers_close(void)
 		if (free >> slot & 1)
 			madvise(pool->memory + slot * SLOT_BYTES, SLOT_BYTES, MADV_DONTNEED);
 	atomic_fetch_or_explicit(&pool->free, free, memory_order_release);
+}
+
+bool ogf_buffers_got_foreign(void)
+{
+	return atomic_load(&got_foreign);
 }
 
 bool ogf_buffers_take(struct ogf_filled *ret)

@@ -51,7 +51,7 @@ void ogf_set_complete_ns(uint64_t complete_ns);
 
 /* ring.c: records and totals. */
 void ogf_ring_write(const struct ogf_gpu_record *record);
-/* Makes what was written since the last call visible to the exporter. */
+/* Makes what was written and counted since the last call visible to the exporter. */
 void ogf_ring_publish(void);
 void ogf_count(enum ogf_gpu_counter counter, uint64_t amount);
 uint64_t ogf_counted(enum ogf_gpu_counter counter);
@@ -96,6 +96,8 @@ uint32_t ogf_buffers_register(void);
 /* Gives CUPTI buffers from now on; false: there is no memory. */
 bool ogf_buffers_open(void);
 void ogf_buffers_close(void);
+/* Whether another client's buffer has come to us since ogf_buffers_open. */
+bool ogf_buffers_got_foreign(void);
 /* The next buffer that CUPTI has given back; false when there is none. Give each to ogf_buffers_release. */
 bool ogf_buffers_take(struct ogf_filled *ret);
 void ogf_buffers_release(const struct ogf_filled *filled);
@@ -119,6 +121,8 @@ void ogf_window_close(bool at_exit);
 
 /* worker.c */
 bool ogf_worker_start(void);
+/* Whether the program is ending: nothing may take longer than it must. */
+bool ogf_worker_is_ending(void);
 /* Called from the exit handler: returns when the worker is done with CUPTI, at the latest after until_ns. */
 void ogf_worker_end(uint64_t until_ns);
 

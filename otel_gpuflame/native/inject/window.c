@@ -21,6 +21,7 @@ static struct {
 	uint64_t no_buffer, ring_full, cupti_dropped; /* counters when it began */
 	bool tells_clock;                             /* CUPTI's own clock asks our callback */
 	bool lost_to_other;
+	uint64_t complete_ns; /* to be said at the next flush */
 } window;
 
 static void write_mark(enum ogf_gpu_kind kind, uint64_t start_ns, uint64_t end_ns, enum ogf_gpu_incomplete why)
@@ -73,28 +74,36 @@ static void write_filled(void)
 	}
 }
 
-/* Everything launched before complete_ns is in the ring after it. */
-static uint32_t flush(uint32_t how)
+/*
+ * What was launched before the flush, and is in no buffer that CUPTI still has, is in the ring after it. That is said
+ * one flush later: a thread may have taken the time of its launch, and not yet written the record.
+ */
+static void flush(uint32_t how)
 {
 	const uint64_t begin_ns = ogf_now_ns();
-	const uint32_t result = ogf_cupti.cuptiActivityFlushAll(how);
 	uint64_t earliest_ns;
 
+	ogf_cupti.cuptiActivityFlushAll(how);
 	write_filled();
+	ogf_set_complete_ns(window.complete_ns);
 	earliest_ns = ogf_buffers_earliest_ns();
-	ogf_set_complete_ns(earliest_ns < begin_ns ? earliest_ns : begin_ns);
-	return result;
+	window.complete_ns = earliest_ns < begin_ns ? earliest_ns : begin_ns;
 }
 
+/* Launches first: at the window's edges there are launches without executions, rather than the reverse. */
 static uint32_t enable(void)
 {
-	const uint32_t result = ogf_cupti.cuptiActivityEnable(kinds[0]);
+	uint32_t result;
 
-	if (result != CUPTI_SUCCESS)
+	ogf_launches_open();
+	result = ogf_cupti.cuptiActivityEnable(kinds[0]);
+	if (result != CUPTI_SUCCESS) {
+		ogf_launches_close();
 		return result;
+	}
 	for (size_t index = 1; index < KIND_COUNT; index++)
 		ogf_cupti.cuptiActivityEnable(kinds[index]);
-	ogf_launches_open();
+	forget_dropped();
 	return CUPTI_SUCCESS;
 }
 
@@ -125,11 +134,11 @@ static uint32_t prepare(void)
 		return result;
 	ogf_cupti.cuptiActivityFlushAll(CUPTI_FLUSH_COMPLETED);
 	discard_filled();
-	forget_dropped();
 	window.no_buffer = ogf_counted(OGF_GPU_COUNT_NO_BUFFER);
 	window.ring_full = ogf_counted(OGF_GPU_COUNT_RING_FULL);
 	window.cupti_dropped = ogf_counted(OGF_GPU_COUNT_CUPTI_DROPPED);
 	window.lost_to_other = false;
+	window.complete_ns = 0;
 	return ogf_buffers_open() ? CUPTI_SUCCESS : CUPTI_ERROR_OUT_OF_MEMORY;
 }
 
@@ -164,6 +173,7 @@ bool ogf_window_tick(void)
 	}
 	flush(CUPTI_FLUSH_COMPLETED);
 	count_dropped();
+	ogf_ring_publish();
 	ogf_buffers_adapt();
 	return true;
 }
@@ -180,7 +190,7 @@ static bool flush_to_the_end(uint64_t end_ns, unsigned int patience_ms)
 	const uint64_t until_ns = end_ns + patience_ms * OGF_NS_PER_MS;
 
 	flush(CUPTI_FLUSH_COMPLETED);
-	while (is_out(end_ns) && ogf_now_ns() < until_ns) {
+	while (is_out(end_ns) && ogf_now_ns() < until_ns && !ogf_worker_is_ending()) {
 		ogf_sleep_until(ogf_now_ns() + LAST_FLUSH_STEP_MS * OGF_NS_PER_MS);
 		flush(CUPTI_FLUSH_COMPLETED);
 	}
@@ -190,7 +200,7 @@ static bool flush_to_the_end(uint64_t end_ns, unsigned int patience_ms)
 /* The most telling reason is given; the counters have the others. */
 static enum ogf_gpu_incomplete why_incomplete(uint64_t end_ns, bool forced)
 {
-	if (window.lost_to_other || is_out(end_ns))
+	if (window.lost_to_other || is_out(end_ns) || ogf_buffers_got_foreign())
 		return OGF_GPU_OTHER_CLIENT;
 	if (ogf_counted(OGF_GPU_COUNT_NO_BUFFER) != window.no_buffer)
 		return OGF_GPU_NO_BUFFER;
@@ -210,11 +220,13 @@ void ogf_window_close(bool at_exit)
 	if (!window.lost_to_other) {
 		disable();
 		forced = !flush_to_the_end(end_ns, at_exit ? 0 : LAST_FLUSH_MS);
-		if (forced)
+		/* By force also when all of ours is back: a buffer that another client had left behind shows now. */
+		if (forced || window.tells_clock)
 			flush(CUPTI_FLUSH_FORCED);
 		count_dropped();
 	}
 	write_filled();
+	ogf_set_complete_ns(window.complete_ns);
 	write_mark(OGF_GPU_WINDOW_CLOSE, end_ns, ogf_now_ns(), why_incomplete(end_ns, forced));
 	ogf_buffers_close();
 }

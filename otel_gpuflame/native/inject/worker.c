@@ -21,13 +21,14 @@ enum {
 	LEAST_LOOK_MS = 1,
 	LEAST_BETWEEN_WINDOWS_MS = 50,
 	/* Values of `phase`. */
-	ASLEEP = 0, /* not inside CUPTI, and will look at `ending` before it goes there */
+	DORMANT = 0, /* asleep without a window, and will look at `ending` before it enters CUPTI */
 	BUSY = 1,
-	DONE = 2,
+	IN_WINDOW = 2, /* asleep between two flushes */
+	DONE = 3,
 };
 
 static atomic_bool ending;
-static uint32_t phase = ASLEEP; /* atomic; a futex */
+static uint32_t phase = DORMANT; /* atomic; a futex */
 
 static struct {
 	bool is_open;
@@ -113,7 +114,7 @@ static void *work(void *unused)
 		if (atomic_load(&ending))
 			break;
 		until_ns = follow_lease();
-		set_phase(ASLEEP);
+		set_phase(window.is_open ? IN_WINDOW : DORMANT);
 		if (atomic_load(&ending))
 			continue;
 		ogf_futex_wait(wake, seen, until_ns);
@@ -144,11 +145,16 @@ bool ogf_worker_start(void)
 	return true;
 }
 
+bool ogf_worker_is_ending(void)
+{
+	return atomic_load(&ending);
+}
+
 /* A worker that sleeps is left asleep: it looks at `ending` before it enters CUPTI again. */
 void ogf_worker_end(uint64_t until_ns)
 {
 	atomic_store(&ending, true);
-	if (__atomic_load_n(&phase, __ATOMIC_SEQ_CST) == ASLEEP && !window.is_open) {
+	if (__atomic_load_n(&phase, __ATOMIC_SEQ_CST) == DORMANT) {
 		ogf_set_state(OGF_GPU_ENDED);
 		return;
 	}

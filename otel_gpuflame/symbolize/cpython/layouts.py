@@ -34,6 +34,10 @@ class PythonLayout:
     instruction_is_index: int = 0
     skip_owner: int = NO_OWNER
     unsupported: int = 0
+    code_version: int = 0
+    code_first_line: int
+    code_name: int
+    text_ascii_header: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +105,9 @@ class DebugOffsets:
                 frame_code=word[30],
                 frame_instruction=word[31],
                 frame_owner=word[33],
+                code_first_line=word[39],
+                code_name=word[37],
+                text_ascii_header=word[70],
             ),
             code=replace(
                 layout.code,

@@ -76,6 +76,9 @@ static void ogf_print_code(void)
 #else
 	OGF_FIELD("code_name", PyCodeObject, co_name);
 #endif
+#if PY_VERSION_HEX >= 0x030c0000
+	OGF_FIELD("code_version", PyCodeObject, co_version);
+#endif
 	OGF_FIELD("object_type", PyObject, ob_type);
 	OGF_FIELD("object_size", PyVarObject, ob_size);
 	OGF_FIELD("bytes_data", PyBytesObject, ob_sval);

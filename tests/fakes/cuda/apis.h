@@ -6,6 +6,7 @@
 	X(cuInit) X(cuDriverGetVersion) X(cuGetErrorName) X(cuGetErrorString) \
 	X(cuGetProcAddress) X(cuGetProcAddress_v2) \
 	X(cuDeviceGet) X(cuDeviceGetCount) X(cuDeviceGetName) X(cuDeviceGetUuid_v2) \
+	X(cuDeviceGetAttribute) \
 	X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxSetFlags_v2) \
 	X(cuCtxCreate_v2) X(cuCtxDestroy_v2) X(cuCtxSetCurrent) X(cuCtxGetCurrent) \
 	X(cuCtxSynchronize) X(cuCtxSynchronize_v2) \
@@ -52,6 +53,8 @@
 	X(cuMemcpyDtoHAsync_v2) X(cuMemcpyDtoHAsync_v2_ptsz) \
 	X(cuMemcpyDtoDAsync_v2) X(cuMemcpyDtoDAsync_v2_ptsz) \
 	X(cuMemcpyPeerAsync) X(cuMemcpyPeerAsync_ptsz) \
+	X(cuMemcpyBatchAsync) X(cuMemcpyBatchAsync_ptsz) \
+	X(cuMemcpyBatchAsync_v2) X(cuMemcpyBatchAsync_v2_ptsz) \
 	X(cuMemcpy2DAsync_v2) X(cuMemcpy2DAsync_v2_ptsz) \
 	X(cuMemcpy3DAsync_v2) X(cuMemcpy3DAsync_v2_ptsz) \
 	X(cuMemcpy3DPeerAsync) X(cuMemcpy3DPeerAsync_ptsz) \

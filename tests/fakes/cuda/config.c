@@ -12,6 +12,7 @@
 
 enum {
 	DEFAULT_KERNEL_NS = 10000,
+	DEFAULT_QUEUE_NS = 0, /* no limit */
 	MAX_DEVICES = 64,
 };
 
@@ -86,6 +87,7 @@ int ogf_config_read(struct ogf_config *ret)
 	uint64_t devices;
 
 	if (read_whole("FAKE_CUDA_KERNEL_NS", DEFAULT_KERNEL_NS, 0, MAX_KERNEL_NS, &ret->kernel_ns) ||
+	    read_whole("FAKE_CUDA_QUEUE_NS", DEFAULT_QUEUE_NS, 0, MAX_KERNEL_NS, &ret->queue_ns) ||
 	    read_whole("FAKE_CUDA_DEVICES", 1, 0, MAX_DEVICES, &devices) ||
 	    read_rate("FAKE_CUDA_COPY_BYTES_PER_NS", DEFAULT_COPY_BYTES_PER_NS, &ret->copy_bytes_per_ns) ||
 	    read_wait_mode("FAKE_CUDA_WAIT", &ret->spin) || read_log_path("FAKE_CUDA_LOG", &ret->log_path))

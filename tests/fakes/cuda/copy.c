@@ -13,6 +13,25 @@ static struct ogf_region any_region(CUdeviceptr at)
 	return region;
 }
 
+/* One copy after the other; ret_failed is the index of the one that was refused. */
+static CUresult copy_batch(uint64_t begin_ns, const CUdeviceptr *to, const CUdeviceptr *from, const size_t *size_bytes,
+			   size_t count, size_t *ret_failed, CUstream stream, enum ogf_default_stream which)
+{
+	if (!count || !to || !from || !size_bytes)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (size_t part = 0; part < count; part++) {
+		const CUresult result = ogf_transfer_line(begin_ns, any_region(to[part]), any_region(from[part]),
+							  size_bytes[part], true, stream, which);
+
+		if (result != CUDA_SUCCESS) {
+			if (ret_failed)
+				*ret_failed = part;
+			return result;
+		}
+	}
+	return CUDA_SUCCESS;
+}
+
 OGF_ENTRY_TWICE(cuMemcpy, cuMemcpy_ptds, (CUdeviceptr to, CUdeviceptr from, size_t size_bytes),
 		ogf_transfer_line(call.begin_ns, any_region(to), any_region(from), size_bytes, false, NULL, which))
 OGF_ENTRY_TWICE(cuMemcpyAsync, cuMemcpyAsync_ptsz,
@@ -51,3 +70,14 @@ OGF_ENTRY_TWICE(cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz,
 		((void)to_context, (void)from_context,
 		 ogf_transfer_line(call.begin_ns, ogf_device_region(to), ogf_device_region(from), size_bytes, true,
 				   stream, which)))
+/* Attributes say where memory is and when it may be read: here it is found out, and read at once. */
+OGF_ENTRY_TWICE(cuMemcpyBatchAsync, cuMemcpyBatchAsync_ptsz,
+		(CUdeviceptr * to, CUdeviceptr *from, size_t *size_bytes, size_t count, void *attributes,
+		 size_t *attribute_indices, size_t attribute_count, size_t *ret_failed, CUstream stream),
+		((void)attributes, (void)attribute_indices, (void)attribute_count,
+		 copy_batch(call.begin_ns, to, from, size_bytes, count, ret_failed, stream, which)))
+OGF_ENTRY_TWICE(cuMemcpyBatchAsync_v2, cuMemcpyBatchAsync_v2_ptsz,
+		(CUdeviceptr * to, CUdeviceptr *from, size_t *size_bytes, size_t count, void *attributes,
+		 size_t *attribute_indices, size_t attribute_count, CUstream stream),
+		((void)attributes, (void)attribute_indices, (void)attribute_count,
+		 copy_batch(call.begin_ns, to, from, size_bytes, count, NULL, stream, which)))

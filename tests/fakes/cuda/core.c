@@ -60,14 +60,20 @@ void ogf_unlock(void)
 
 struct ogf_call ogf_call_begin(enum ogf_api api)
 {
-	return (struct ogf_call){.api = api, .begin_ns = ogf_now_ns()};
+	const struct ogf_call call = {.api = api, .begin_ns = ogf_now_ns()};
+
+	ogf_profile_begin(api, call.begin_ns);
+	return call;
 }
 
 /* Failed calls count too: a probe on the function sees them as well. */
 CUresult ogf_call_end(const struct ogf_call *call, CUresult result)
 {
+	const uint64_t end_ns = ogf_now_ns();
+
+	ogf_profile_end(end_ns);
 	atomic_fetch_add_explicit(&call_counts[call->api], 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&call_ns[call->api], ogf_now_ns() - call->begin_ns, memory_order_relaxed);
+	atomic_fetch_add_explicit(&call_ns[call->api], end_ns - call->begin_ns, memory_order_relaxed);
 	return result;
 }
 
@@ -138,6 +144,7 @@ static void fork_child(void)
 	ogf_thread_streams_reset();
 	ogf_memory_reset();
 	ogf_handles_reset();
+	ogf_profiler_reset();
 	last_error[0] = '\0';
 }
 

@@ -10,18 +10,34 @@ enum {
 	MAX_DEVICES = 64,
 };
 
+/* Of an H200, where a profiler asks for them. */
+static const struct {
+	int attribute; /* CUdevice_attribute */
+	int value;
+} attributes[] = {
+	{16, 132},    /* multiprocessors */
+	{39, 2048},   /* threads of each */
+	{81, 233472}, /* shared bytes of each */
+	{82, 65536},  /* registers of each */
+	{106, 32},    /* blocks of each */
+};
+
 _Thread_local struct ogf_context *ogf_current;
 static struct ogf_context *primary[MAX_DEVICES];
 static unsigned int primary_flags[MAX_DEVICES];
+static uint32_t last_context_id;
 
 static CUresult init(unsigned int flags)
 {
+	static atomic_flag injected = ATOMIC_FLAG_INIT;
 	struct ogf_config config;
 	CUresult result = CUDA_SUCCESS;
 
 	ogf_set_error("%s", "");
 	if (flags || ogf_config_read(&config))
 		return CUDA_ERROR_INVALID_VALUE;
+	if (!atomic_flag_test_and_set(&injected))
+		ogf_inject();
 	ogf_lock();
 	if (!ogf_state.initialised)
 		ogf_state.config = config;
@@ -82,6 +98,20 @@ static CUresult device_name(char *ret, int size, CUdevice device)
 	return result;
 }
 
+static CUresult device_attribute(int *ret, int attribute, CUdevice device)
+{
+	const CUresult result = check_device(device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	for (size_t index = 0; index < sizeof(attributes) / sizeof(attributes[0]); index++)
+		if (ret && attributes[index].attribute == attribute) {
+			*ret = attributes[index].value;
+			return CUDA_SUCCESS;
+		}
+	return CUDA_ERROR_INVALID_VALUE;
+}
+
 static CUresult device_uuid(CUuuid *ret, CUdevice device)
 {
 	static const char prefix[16] = "fake-cuda-dev-";
@@ -103,6 +133,7 @@ static struct ogf_context *context_new(CUdevice device, unsigned int flags)
 	if (!context)
 		return NULL;
 	context->device = device;
+	context->id = ++last_context_id;
 	context->flags = flags;
 	context->legacy = ogf_stream_new(context, 0);
 	if (context->legacy) {
@@ -281,6 +312,7 @@ OGF_ENTRY(cuDeviceGet, (CUdevice * ret, int ordinal), device_get(ret, ordinal))
 OGF_ENTRY(cuDeviceGetCount, (int *ret), device_count(ret))
 OGF_ENTRY(cuDeviceGetName, (char *ret, int size, CUdevice device), device_name(ret, size, device))
 OGF_ENTRY(cuDeviceGetUuid_v2, (CUuuid * ret, CUdevice device), device_uuid(ret, device))
+OGF_ENTRY(cuDeviceGetAttribute, (int *ret, int attribute, CUdevice device), device_attribute(ret, attribute, device))
 OGF_ENTRY(cuDevicePrimaryCtxRetain, (CUcontext * ret, CUdevice device), primary_retain(ret, device))
 OGF_ENTRY(cuDevicePrimaryCtxRelease_v2, (CUdevice device), primary_release(device))
 OGF_ENTRY(cuDevicePrimaryCtxSetFlags_v2, (CUdevice device, unsigned int flags), primary_set_flags(device, flags))

@@ -16,6 +16,7 @@ struct fake_cuda_counters {
 	uint64_t graph_kernels; /* kernels run by graph launches */
 	uint64_t kernel_ns;     /* device time of all kernels */
 	uint64_t copy_ns;       /* device time of all copies and sets */
+	uint64_t sleeps;        /* waits that left the CPU */
 };
 
 enum fake_cuda_wait_mode {
@@ -28,6 +29,9 @@ void fake_cuda_set_duration_ns(const char *name, uint64_t duration_ns);
 
 /* How contexts without a scheduling flag wait; -EINVAL for an unknown mode. */
 int fake_cuda_set_wait_mode(int mode);
+
+/* Every later wait also lasts until this descriptor can be read; -1: no longer than the work. */
+void fake_cuda_hold_waits(int fd);
 
 void fake_cuda_counters(struct fake_cuda_counters *ret);
 

@@ -4,12 +4,17 @@
 
 #include "internal.h"
 
+static uint32_t last_graph_id;
+static uint64_t last_node_id;
+
 struct ogf_graph *ogf_graph_new(enum ogf_handle_kind kind)
 {
 	struct ogf_graph *graph = ogf_handle_new(kind, sizeof(*graph));
 
-	if (graph)
+	if (graph) {
 		graph->last = &graph->nodes;
+		graph->id = ++last_graph_id;
+	}
 	return graph;
 }
 
@@ -32,6 +37,7 @@ struct ogf_graph_node *ogf_graph_add(struct ogf_graph *graph, const struct ogf_g
 		return NULL;
 	*copy = *node;
 	copy->next = NULL;
+	copy->id = ++last_node_id;
 	*graph->last = copy;
 	graph->last = &copy->next;
 	graph->node_count++;
@@ -133,7 +139,13 @@ static CUresult add_kernel(CUgraphNode *ret, CUgraph graph, const CUDA_KERNEL_NO
 	    (!ogf_handle_is(function, OGF_FUNCTION) && !ogf_handle_is(function, OGF_KERNEL))) {
 		result = CUDA_ERROR_INVALID_HANDLE;
 	} else {
-		*ret = ogf_graph_add(graph, &(struct ogf_graph_node){.kind = OGF_NODE_KERNEL, .name = function->name});
+		*ret = ogf_graph_add(graph, &(struct ogf_graph_node){
+						    .kind = OGF_NODE_KERNEL,
+						    .name = function->name,
+						    .shape = {.grid = {node->grid_x, node->grid_y, node->grid_z},
+							      .block = {node->block_x, node->block_y, node->block_z},
+							      .shared_bytes = node->shared_bytes},
+					    });
 		if (!*ret)
 			result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -189,10 +201,39 @@ static uint64_t run_node(const struct ogf_graph_node *node)
 	return duration_ns;
 }
 
+static void report_node(const struct ogf_graph *exec, const struct ogf_graph_node *node,
+			const struct ogf_stream *stream, uint64_t start_ns, uint64_t duration_ns)
+{
+	struct fake_cuda_execution execution = {
+		.work = FAKE_CUDA_KERNEL,
+		.start_ns = start_ns,
+	};
+
+	if (node->kind == OGF_NODE_KERNEL) {
+		execution.name = node->name->text;
+		execution.shape = node->shape;
+	} else {
+		execution = ogf_transfer_execution(&node->transfer, start_ns);
+	}
+	execution.graph_id = exec->id;
+	execution.graph_node_id = node->id;
+	ogf_profile_execution(stream, execution, duration_ns);
+}
+
+/* One after the other. */
+static void run(uint64_t now_ns, const struct ogf_graph *exec, struct ogf_stream *stream)
+{
+	for (const struct ogf_graph_node *node = exec->nodes; node; node = node->next) {
+		const uint64_t duration_ns = run_node(node);
+		const uint64_t end_ns = ogf_stream_submit(stream, now_ns, duration_ns);
+
+		report_node(exec, node, stream, end_ns - duration_ns, duration_ns);
+	}
+}
+
 static CUresult launch(uint64_t now_ns, CUgraphExec exec, CUstream handle, enum ogf_default_stream which)
 {
 	struct ogf_stream *stream;
-	uint64_t duration_ns = 0;
 	CUresult result;
 
 	ogf_lock();
@@ -202,9 +243,7 @@ static CUresult launch(uint64_t now_ns, CUgraphExec exec, CUstream handle, enum 
 	if (result == CUDA_SUCCESS && stream->capture)
 		result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	if (result == CUDA_SUCCESS) {
-		for (const struct ogf_graph_node *node = exec->nodes; node; node = node->next)
-			duration_ns += run_node(node);
-		ogf_stream_submit(stream, now_ns, duration_ns);
+		run(now_ns, exec, stream);
 		ogf_state.counters.graph_launches++;
 	}
 	ogf_unlock();

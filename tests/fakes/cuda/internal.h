@@ -18,6 +18,7 @@
 #include "abi.h"
 #include "apis.h"
 #include "fake_cuda.h"
+#include "fake_profiler.h"
 
 #define OGF_EXPORT    __attribute__((visibility("default")))
 #define OGF_ALIAS(of) OGF_EXPORT __attribute__((alias(#of)))
@@ -50,6 +51,7 @@ struct ogf_stream {
 	struct ogf_stream *next; /* in the context, for capture */
 	struct ogf_stream *next_of_thread;
 	const void *owner; /* the thread of a per-thread default stream, else NULL */
+	uint32_t id;       /* for profilers; never given twice */
 	unsigned int flags;
 	bool legacy;
 	uint64_t tail_ns; /* when the last submitted operation ends */
@@ -58,6 +60,7 @@ struct ogf_stream {
 struct ogf_context {
 	struct ogf_handle handle;
 	CUdevice device;
+	uint32_t id; /* for profilers; never given twice */
 	unsigned int flags;
 	struct ogf_stream *legacy;
 	struct ogf_stream *streams;
@@ -134,8 +137,12 @@ enum ogf_node_kind {
 struct ogf_graph_node {
 	struct ogf_graph_node *next;
 	enum ogf_node_kind kind;
+	uint64_t id; /* for profilers; never given twice */
 	union {
-		struct ogf_name *name;
+		struct {
+			struct ogf_name *name;
+			struct fake_cuda_shape shape;
+		};
 		struct ogf_transfer transfer;
 	};
 };
@@ -146,10 +153,12 @@ struct ogf_graph {
 	struct ogf_graph_node **last;
 	struct ogf_stream *origin; /* the stream being captured, NULL otherwise */
 	uint64_t node_count;
+	uint32_t id; /* for profilers; never given twice */
 };
 
 struct ogf_config {
 	uint64_t kernel_ns;
+	uint64_t queue_ns;
 	double copy_bytes_per_ns;
 	int device_count;
 	bool spin;
@@ -182,6 +191,19 @@ struct ogf_call ogf_call_begin(enum ogf_api api);
 CUresult ogf_call_end(const struct ogf_call *call, CUresult result);
 void ogf_set_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void ogf_calls_reset(void);
+
+/* profiler.c */
+/* What this thread is doing; valid while a profiler is attached. */
+extern _Thread_local struct fake_cuda_call ogf_profiled_call;
+void ogf_inject(void);
+void ogf_profiler_reset(void);
+void ogf_profile_begin(enum ogf_api api, uint64_t begin_ns);
+void ogf_profile_end(uint64_t end_ns);
+void ogf_profile_blocked(uint64_t begin_ns, uint64_t end_ns);
+/* With the lock held. */
+void ogf_profile_stream(const struct ogf_stream *stream);
+/* execution.start_ns and what the work is are the caller's; where it runs is filled in. */
+void ogf_profile_execution(const struct ogf_stream *stream, struct fake_cuda_execution execution, uint64_t duration_ns);
 
 /* config.c */
 int ogf_config_read(struct ogf_config *ret);
@@ -233,6 +255,7 @@ bool ogf_memory_is_device(const void *address, uint64_t size_bytes);
 
 /* transfer.c: called with the lock held */
 uint64_t ogf_transfer_ns(const struct ogf_transfer *transfer);
+struct fake_cuda_execution ogf_transfer_execution(const struct ogf_transfer *transfer, uint64_t start_ns);
 void ogf_transfer_move(const struct ogf_transfer *transfer);
 
 /* An exported entry point: counted, timed, with a frame of its own. */

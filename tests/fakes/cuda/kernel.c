@@ -177,35 +177,65 @@ static uint64_t take_duration_ns(const struct ogf_name *name)
 	return own_ns == NO_DURATION ? ogf_name_duration_ns(name) : own_ns;
 }
 
-static CUresult submit_kernel(uint64_t now_ns, struct ogf_function *function, struct ogf_stream *stream)
+static CUresult submit_kernel(uint64_t now_ns, struct ogf_function *function, const struct fake_cuda_shape *shape,
+			      struct ogf_stream *stream)
 {
-	const struct ogf_graph_node node = {.kind = OGF_NODE_KERNEL, .name = function->name};
-	uint64_t duration_ns;
+	const struct ogf_graph_node node = {.kind = OGF_NODE_KERNEL, .name = function->name, .shape = *shape};
+	uint64_t duration_ns, end_ns;
 
 	if (stream->capture)
 		return ogf_graph_add(stream->capture, &node) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 	duration_ns = take_duration_ns(function->name);
-	ogf_stream_submit(stream, now_ns, duration_ns);
+	end_ns = ogf_stream_submit(stream, now_ns, duration_ns);
+	ogf_profile_execution(stream,
+			      (struct fake_cuda_execution){.work = FAKE_CUDA_KERNEL,
+							   .name = function->name->text,
+							   .shape = *shape,
+							   .start_ns = end_ns - duration_ns},
+			      duration_ns);
 	ogf_state.counters.launches++;
 	ogf_state.counters.kernel_ns += duration_ns;
 	return CUDA_SUCCESS;
 }
 
-static CUresult launch(uint64_t now_ns, CUfunction function, bool shape_is_valid, CUstream handle,
+static bool shape_is_valid(const struct fake_cuda_shape *shape)
+{
+	for (size_t axis = 0; axis < 3; axis++)
+		if (!shape->grid[axis] || !shape->block[axis])
+			return false;
+	return true;
+}
+
+/* A launch waits while more than queue_ns of work lies before it, as a full queue makes real ones wait. */
+static void wait_for_room(uint64_t begin_ns, uint64_t tail_ns)
+{
+	const uint64_t queue_ns = ogf_state.config.queue_ns;
+
+	if (!queue_ns || tail_ns <= begin_ns + queue_ns)
+		return;
+	ogf_sleep_until(tail_ns - queue_ns);
+	ogf_profile_blocked(begin_ns, ogf_now_ns());
+}
+
+static CUresult launch(uint64_t now_ns, CUfunction function, const struct fake_cuda_shape *shape, CUstream handle,
 		       enum ogf_default_stream which)
 {
 	struct ogf_stream *stream;
+	uint64_t tail_ns = 0;
 	CUresult result;
 
 	ogf_lock();
 	result = ogf_stream_resolve(handle, which, &stream);
 	if (result == CUDA_SUCCESS && !ogf_handle_is(function, OGF_FUNCTION) && !ogf_handle_is(function, OGF_KERNEL))
 		result = CUDA_ERROR_INVALID_HANDLE;
-	if (result == CUDA_SUCCESS && !shape_is_valid)
+	if (result == CUDA_SUCCESS && !shape_is_valid(shape))
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (result == CUDA_SUCCESS)
-		result = submit_kernel(now_ns, function, stream);
+		result = submit_kernel(now_ns, function, shape, stream);
+	if (result == CUDA_SUCCESS)
+		tail_ns = stream->tail_ns;
 	ogf_unlock();
+	wait_for_room(now_ns, tail_ns);
 	return result;
 }
 
@@ -215,8 +245,9 @@ static CUresult launch_ex(uint64_t now_ns, const CUlaunchConfig *config, CUfunct
 	if (!config)
 		return CUDA_ERROR_INVALID_VALUE;
 	return launch(now_ns, function,
-		      config->grid_x && config->grid_y && config->grid_z && config->block_x && config->block_y &&
-			      config->block_z,
+		      &(struct fake_cuda_shape){.grid = {config->grid_x, config->grid_y, config->grid_z},
+						.block = {config->block_x, config->block_y, config->block_z},
+						.shared_bytes = config->shared_bytes},
 		      config->stream, which);
 }
 
@@ -243,13 +274,16 @@ OGF_ENTRY(cuKernelGetName, (const char **ret, CUkernel kernel), name_of(ret, ker
 #define COOPERATIVE_PARAMETERS                                                                                         \
 	(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,     \
 	 unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **parameters)
-#define SHAPE_IS_VALID (grid_x && grid_y && grid_z && block_x && block_y && block_z)
+#define SHAPE                                                                                                          \
+	&(struct fake_cuda_shape)                                                                                      \
+	{                                                                                                              \
+		.grid = {grid_x, grid_y, grid_z}, .block = {block_x, block_y, block_z}, .shared_bytes = shared_bytes   \
+	}
 
 OGF_ENTRY_TWICE(cuLaunchKernel, cuLaunchKernel_ptsz, LAUNCH_PARAMETERS,
-		((void)shared_bytes, (void)parameters, (void)extra,
-		 launch(call.begin_ns, function, SHAPE_IS_VALID, stream, which)))
+		((void)parameters, (void)extra, launch(call.begin_ns, function, SHAPE, stream, which)))
 OGF_ENTRY_TWICE(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz, COOPERATIVE_PARAMETERS,
-		((void)shared_bytes, (void)parameters, launch(call.begin_ns, function, SHAPE_IS_VALID, stream, which)))
+		((void)parameters, launch(call.begin_ns, function, SHAPE, stream, which)))
 OGF_ENTRY_TWICE(cuLaunchKernelEx, cuLaunchKernelEx_ptsz,
 		(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra),
 		((void)parameters, (void)extra, launch_ex(call.begin_ns, config, function, which)))

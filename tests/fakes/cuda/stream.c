@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Streams: the timeline, the default streams, waiting. */
+#define _GNU_SOURCE
+#include <poll.h>
 #include <stdlib.h>
 
 #include "internal.h"
 
 static _Thread_local struct ogf_stream *thread_streams;
 static pthread_key_t thread_key;
+static uint32_t last_stream_id;
 static pthread_once_t thread_key_once = PTHREAD_ONCE_INIT;
+
+static _Atomic int waits_held_by = -1;
 
 static uint64_t later(uint64_t a_ns, uint64_t b_ns)
 {
@@ -25,6 +30,7 @@ struct ogf_stream *ogf_stream_new(struct ogf_context *context, unsigned int flag
 	if (!stream)
 		return NULL;
 	stream->context = context;
+	stream->id = ++last_stream_id;
 	stream->flags = flags;
 	stream->next = context->streams;
 	context->streams = stream;
@@ -100,7 +106,10 @@ CUresult ogf_stream_resolve(CUstream handle, enum ogf_default_stream which, stru
 		*ret = handle;
 	else
 		return CUDA_ERROR_INVALID_HANDLE;
-	return *ret ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	if (!*ret)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	ogf_profile_stream(*ret);
+	return CUDA_SUCCESS;
 }
 
 /* When all that a wait for this stream covers has ended. */
@@ -135,16 +144,31 @@ bool ogf_waits_by_spinning(const struct ogf_context *context)
 	return policy != CU_CTX_SCHED_BLOCKING_SYNC && ogf_state.config.spin;
 }
 
+OGF_EXPORT void fake_cuda_hold_waits(int fd)
+{
+	waits_held_by = fd;
+}
+
 void ogf_wait(uint64_t begin_ns, uint64_t until_ns, bool spin)
 {
+	struct pollfd holder = {.fd = waits_held_by, .events = POLLIN};
 	uint64_t now_ns = ogf_now_ns();
+	bool slept = false;
 
 	while (now_ns < until_ns) {
 		if (!spin)
 			ogf_sleep_until(until_ns);
+		slept |= !spin;
+		now_ns = ogf_now_ns();
+	}
+	if (holder.fd >= 0) {
+		while (poll(&holder, 1, -1) < 0)
+			;
+		slept = true;
 		now_ns = ogf_now_ns();
 	}
 	ogf_lock();
+	ogf_state.counters.sleeps += slept;
 	ogf_state.counters.waits++;
 	ogf_state.counters.wait_ns += now_ns - begin_ns;
 	ogf_unlock();

@@ -100,6 +100,26 @@ uint64_t ogf_transfer_ns(const struct ogf_transfer *transfer)
 			  ogf_state.config.copy_bytes_per_ns);
 }
 
+/* CUpti_ActivityMemcpyKind; arrays are not told from other device memory. */
+static uint8_t copy_kind(const struct ogf_transfer *transfer)
+{
+	const bool from_device = transfer->from.kind == OGF_DEVICE_MEMORY;
+
+	if (transfer->to.kind == OGF_DEVICE_MEMORY)
+		return from_device ? 8 : 1;
+	return from_device ? 2 : 9;
+}
+
+struct fake_cuda_execution ogf_transfer_execution(const struct ogf_transfer *transfer, uint64_t start_ns)
+{
+	return (struct fake_cuda_execution){
+		.work = transfer->is_set ? FAKE_CUDA_SET : FAKE_CUDA_COPY,
+		.copy_kind = transfer->is_set ? 0 : copy_kind(transfer),
+		.bytes = transfer->width_bytes * transfer->height * transfer->depth,
+		.start_ns = start_ns,
+	};
+}
+
 static CUresult capture(const struct ogf_transfer *transfer, struct ogf_stream *stream)
 {
 	const struct ogf_graph_node node = {.kind = OGF_NODE_TRANSFER, .transfer = *transfer};
@@ -113,6 +133,7 @@ static uint64_t submit(uint64_t now_ns, const struct ogf_transfer *transfer, str
 {
 	struct fake_cuda_counters *counters = &ogf_state.counters;
 	const uint64_t duration_ns = ogf_transfer_ns(transfer);
+	uint64_t end_ns;
 
 	counters->copy_ns += duration_ns;
 	if (transfer->is_set) {
@@ -121,7 +142,9 @@ static uint64_t submit(uint64_t now_ns, const struct ogf_transfer *transfer, str
 		counters->copies++;
 		counters->copy_bytes += transfer->width_bytes * transfer->height * transfer->depth;
 	}
-	return ogf_stream_submit(stream, now_ns, duration_ns);
+	end_ns = ogf_stream_submit(stream, now_ns, duration_ns);
+	ogf_profile_execution(stream, ogf_transfer_execution(transfer, end_ns - duration_ns), duration_ns);
+	return end_ns;
 }
 
 CUresult ogf_transfer(uint64_t begin_ns, const struct ogf_transfer *transfer, CUstream handle,

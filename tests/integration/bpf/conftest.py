@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.fakes.build import build_fakes, fake_environment
+from tests.integration.bpf.host_lock import agents_side_by_side
 from tests.tiers import require
 
 
@@ -48,3 +50,10 @@ def environment(fakes: Path) -> dict[str, str]:
 def output(tmp_path: Path) -> Path:
     """Where the recorder writes."""
     return tmp_path / "test.ogfcap"
+
+
+@pytest.fixture(scope="module")
+def side_by_side(bpf_tier: None) -> Iterator[None]:
+    """For modules with agents: see `host_lock`."""
+    with agents_side_by_side():
+        yield

@@ -22,10 +22,12 @@ from otel_gpuflame.events.records import Event
 from otel_gpuflame.profile.aggregate import AggregateOptions, Aggregator
 from otel_gpuflame.profile.ledger import Ledger
 from otel_gpuflame.profile.model import Bundle
+from tests.fakes.steps import STAYS
 from tests.integration.bpf.recording import Capture, Truth
 from tests.integration.bpf.session import running
 
-_STEP_NS = 50_000_000
+_SWEEP_NS = 0
+"""Sweep at once, in this thread: whatever was sent before arrives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +48,13 @@ def capture_held(
     libraries: tuple[Path, ...] = (),
     loader: Loader = Loader.LIBBPF,
 ) -> Live:
-    """Capture a program that holds, from then to its end."""
+    """Capture a program that holds, from then to its end.
+
+    It stays after each line until all that it did has been read. Where the drain is kept from starting, nothing leaves
+    the rings before that.
+    """
     aggregator = Aggregator(AggregateOptions(window_ns=None))
-    with running(command, environment) as target:
+    with running(command, {**environment, STAYS: "1"}) as target:
         assert target.truth()["ready"] is True
         options = LiveOptions(
             pids=(target.process.pid,),
@@ -59,8 +65,11 @@ def capture_held(
         with LiveCapture(options) as live:
             events: list[Event] = [live.start_event()]
             target.go()
-            while target.process.poll() is None:
-                events += live.step(_STEP_NS)
+            heard = 1
+            while target.says_more_than(heard):
+                heard += 1
+                events += live.step(_SWEEP_NS)
+                target.go()
             events += live.finish()
         assert target.finish() == 0, target.stderr.text()
     bundles = [bundle for event in events for bundle in aggregator.feed(event)]

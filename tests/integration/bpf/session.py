@@ -12,11 +12,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
+from otel_gpuflame.capture.replay import ReplaySource
+from otel_gpuflame.errors import CaptureFileError
+from otel_gpuflame.events.records import Watermark
+from tests.fakes.steps import STAYS
 from tests.integration.bpf.recording import LIMIT_S, ROOT, Recording, Truth, record_command
 
 _PAUSE_S = 0.005
+POLLING: Final = ("7", "73")
+"""Numbers of poll on x86-64, and of ppoll on arm64."""
 
 
 class Output:
@@ -60,11 +66,26 @@ class Running:
             assert time.monotonic() < deadline, f"{what}: not within {LIMIT_S} s"
             time.sleep(_PAUSE_S)
 
-    def truth(self) -> Truth:
-        """The first JSON line on standard output."""
-        self.wait_for(lambda: self.stdout.text().count("\n") > 0, "a line on stdout")
-        truth: Truth = json.loads(self.stdout.text().splitlines()[0])
+    def truth(self, number: int = 0) -> Truth:
+        """A JSON line on standard output, the first one without a number."""
+        self.wait_for(lambda: self.lines_said() > number, "a line on stdout")
+        truth: Truth = json.loads(self.stdout.text().splitlines()[number])
         return truth
+
+    def lines_said(self) -> int:
+        """How many lines have come on standard output."""
+        return self.stdout.text().count("\n")
+
+    def says_more_than(self, lines: int) -> bool:
+        """Wait for one more line than these; False when the process ends without."""
+        deadline = time.monotonic() + LIMIT_S
+        while self.lines_said() <= lines:
+            if self.process.poll() is not None:
+                self.stdout.join()
+                return self.lines_said() > lines
+            assert time.monotonic() < deadline, f"neither a line nor an end within {LIMIT_S} s"
+            time.sleep(_PAUSE_S)
+        return True
 
     def go(self) -> None:
         """Let a program that holds go on."""
@@ -78,6 +99,13 @@ class Running:
         self.stdout.join()
         self.stderr.join()
         return code
+
+
+def wait_until_inside(target: Running) -> None:
+    """Until `gated_wait` is inside of its wait for the GPU, where it polls."""
+    target.truth(1)
+    call = Path(f"/proc/{target.process.pid}/syscall")
+    target.wait_for(lambda: call.read_text().split(" ", 1)[0] in POLLING, "the target to wait")
 
 
 @contextlib.contextmanager
@@ -115,6 +143,59 @@ def attached(output: Path, pid: int, *options: object) -> Iterator[Running]:
         yield recorder
 
 
+class GrowingFile:
+    """A capture file that is being written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._size_bytes = 0
+        self._complete_ns = 0
+
+    def complete_ns(self) -> int:
+        """Everything that happened before this time (CLOCK_MONOTONIC) is in the file, with its frames."""
+        size_bytes = self._path.stat().st_size if self._path.exists() else 0
+        if size_bytes == self._size_bytes:
+            return self._complete_ns
+        self._size_bytes = size_bytes
+        with contextlib.suppress(CaptureFileError), ReplaySource(self._path) as source:
+            times = [event.time_ns for event in source.events() if isinstance(event, Watermark)]
+            self._complete_ns = max(times, default=0)
+        return self._complete_ns
+
+    def wait_for(self, recorder: Running, time_ns: int) -> None:
+        """Wait until everything before this time is in there."""
+        recorder.wait_for(lambda: self.complete_ns() >= time_ns, "the recorder to catch up")
+
+
+def keep_step(recorder: Running, program: Running, output: Path, *, heard: int = 0) -> None:
+    """Let a program that stays after each line go on when all that it did is in the file, until it ends.
+
+    `heard` lines have been answered already.
+    """
+    file = GrowingFile(output)
+    while program.says_more_than(heard):
+        heard += 1
+        file.wait_for(recorder, time.monotonic_ns())
+        program.go()
+
+
+def record_in_step(
+    output: Path,
+    *command: object,
+    environment: Mapping[str, str],
+    options: Sequence[object] = (),
+) -> Recording:
+    """Record a command from its start, which stays until what it did has been read.
+
+    With --hold it also makes its first call only when the recorder knows its interpreter and libraries.
+    """
+    with running(
+        record_command(output, *command, options=options), {**environment, STAYS: "1"}
+    ) as recorder:
+        keep_step(recorder, recorder, output)
+        return finished(recorder, output)
+
+
 def finished(recorder: Running, output: Path) -> Recording:
     """Wait for a recorder to end by itself."""
     code = recorder.finish()
@@ -124,11 +205,15 @@ def finished(recorder: Running, output: Path) -> Recording:
 def attach_and_record(
     output: Path, command: Sequence[str], environment: Mapping[str, str], *options: object
 ) -> Recording:
-    """Start a program that holds, attach a recorder, let it go on, and wait for both."""
-    with running(command, environment) as target:
+    """Start a program that holds, attach a recorder, let it go on, and wait for both.
+
+    The program stays until what it did has been read.
+    """
+    with running(command, {**environment, STAYS: "1"}) as target:
         assert target.truth()["ready"] is True
         with attached(output, target.process.pid, *options) as recorder:
             target.go()
+            keep_step(recorder, target, output, heard=1)
             assert target.finish() == 0, target.stderr.text()
             recording = finished(recorder, output)
     assert recording.exit_code == 0, recording.stderr

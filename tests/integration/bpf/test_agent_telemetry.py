@@ -18,11 +18,13 @@ import pytest
 from otel_gpuflame.profile.ledger import EVENT_KINDS
 from tests.fakes.build import app_command
 from tests.fakes.nvml.build import build_nvml
+from tests.fakes.steps import STAYS
+from tests.integration.bpf.agent.harness import FLUSH_S
 from tests.integration.bpf.recording import LIMIT_S, ROOT, Truth
 from tests.integration.bpf.session import Running, running
 from tests.integration.collector.sink import OtlpSink, Received
 
-pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
+pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("side_by_side")]
 
 LAUNCHES = 8_009
 WAITS = 20
@@ -85,7 +87,7 @@ def agent_command(sink: OtlpSink, transport: str) -> list[str]:
     endpoint = {"grpc": sink.grpc_endpoint, "http/protobuf": sink.http_endpoint}[transport]
     return [
         *(sys.executable, "-m", "otel_gpuflame", "agent", "--endpoint", endpoint),
-        *("--protocol", transport, "--window", "1", "--duty", "100%"),
+        *("--protocol", transport, "--window", "1", "--duty", "100%", "--shutdown", str(FLUSH_S)),
     ]
 
 
@@ -105,26 +107,38 @@ class Story:
             "FAKE_NVML_DEVICES": "2",
         }
         with (
-            running(launch, environment | {"OTEL_SERVICE_NAME": self.launcher}) as launching,
+            running(
+                launch, environment | {"OTEL_SERVICE_NAME": self.launcher, STAYS: "1"}
+            ) as launching,
             running(wait, environment | {"OTEL_SERVICE_NAME": self.waiter}) as waiting,
         ):
             assert launching.truth()["ready"]
             assert waiting.truth()["ready"]
+            self.launch_pid = launching.process.pid
             with running(agent_command(sink, transport), settings) as agent:
                 agent.wait_for(lambda: has_window(sink), "a sampling window")
                 agent.wait_for(lambda: has_device_shares(sink), "counters of devices")
                 launching.go()
                 waiting.go()
+                # Costs are measured now and then, and told of processes that live.
+                launching.truth(1)
+                agent.wait_for(lambda: self.cost(metrics_of(sink)) > 0, "the cost of capture")
+                launching.go()
                 assert (launching.finish(), waiting.finish()) == (0, 0)
                 agent.process.send_signal(signal.SIGTERM)
                 assert agent.finish() == 0, agent.stderr.text()
             self.log = agent.stderr.text()
-            self.launch_pid = launching.process.pid
             self.launch_truth = last_line(launching)
             self.wait_truth = last_line(waiting)
         self.received = sink.received
         self.metrics = metrics_of(sink)
         self.last = self.metrics[-1]
+
+    def cost(self, metrics: list[Metrics]) -> float:
+        """The largest share of the launching program's time that capture was ever said to cost."""
+        labels = {"process__pid": self.launch_pid, "service__name": self.launcher}
+        shares = [each.total("otel_gpuflame.overhead", **labels) for each in metrics]
+        return max(shares, default=0)
 
 
 def last_line(program: Running) -> Truth:
@@ -154,10 +168,11 @@ def test_launches_are_those_that_the_program_made(story: Story) -> None:
 
 
 def test_waits_are_as_long_as_the_program_measured(story: Story) -> None:
-    """Seconds that the program spent in its waits, within what Python adds around the call."""
+    """Seconds that the program spent in its waits: between what the driver has measured inside, and it around them."""
     waited_s = story.last.total("gpu.wait.time", service__name=story.waiter)
+    inside_s = story.wait_truth["inside_ns"] / 1e9
     measured_s = sum(story.wait_truth["duration_ns"]) / 1e9
-    assert 0.9 * measured_s < waited_s <= measured_s
+    assert 0 < inside_s <= waited_s <= measured_s
 
 
 def test_the_resource_is_the_agent(story: Story) -> None:
@@ -216,10 +231,8 @@ def test_devices_tell_how_busy_they_are(story: Story) -> None:
 
 
 def test_the_cost_of_capture_is_told_by_process(story: Story) -> None:
-    """The overhead of the launching program was seen while it ran, with its name, as a share."""
-    labels = {"process__pid": story.launch_pid, "service__name": story.launcher}
-    shares = [metrics.total("otel_gpuflame.overhead", **labels) for metrics in story.metrics]
-    assert 0 < max(shares) < 1
+    """The overhead of the launching program was seen while it lived, with its name, as a share."""
+    assert 0 < story.cost(story.metrics) < 1
     assert {metrics.total("otel_gpuflame.duty") for metrics in story.metrics} <= {0.0, 1.0}
     assert max(metrics.total("otel_gpuflame.targets") for metrics in story.metrics) >= 2
 
@@ -240,7 +253,7 @@ def test_a_backend_without_metrics_does_not_disturb_profiles(environment: dict[s
         "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://127.0.0.1:9",
         "OTEL_EXPORTER_OTLP_METRICS_TIMEOUT": "100",
     }
-    wait = app_command("app_wait", 20, 500, "--hold")
+    wait = app_command("app_wait", 20, 1_000_000, "--hold")
     with OtlpSink() as sink, running(wait, environment | {"OTEL_SERVICE_NAME": name}) as waiting:
         assert waiting.truth()["ready"]
         waiting.go()
@@ -283,8 +296,8 @@ def test_top_shows_the_program_once_as_json(busy: tuple[str, int]) -> None:
     view = json.loads(line)
     (process,) = [p for p in view["processes"] if p["pid"] == busy[1]]
     assert process["service"] == busy[0]
-    # A wait counts where it ends: a part of it may lie before the interval.
-    assert 0 < process["gpu_wait_s_per_s"] < 1.5
+    # A wait counts where it ends: a part of it may lie before the interval. A nanosecond for a second would not pass.
+    assert 0 < process["gpu_wait_s_per_s"] < LIMIT_S
     assert process["launches_per_s"] > 0
     assert not process["is_estimated"]
     assert process["top_wait"]["file"].endswith("cuda_driver.py")

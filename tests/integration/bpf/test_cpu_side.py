@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -17,29 +18,32 @@ from otel_gpuflame.events.records import CallArray
 from otel_gpuflame.events.wire import Kind
 from otel_gpuflame.profile.sample_types import CPU_SAMPLES, OFF_CPU
 from tests.integration.bpf.recording import Capture, Recording, app, record, total
-from tests.integration.bpf.session import running
+from tests.integration.bpf.session import record_in_step, running
 from tests.integration.bpf.test_interpreters import SUPPORTED, interpreters
 
 pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
 
 CPU_SIDE: Final = ("--cpu", "--no-driver")
 BUSY_NS: Final = 4_000_000_000
+ENDLESS_NS: Final = 10**15
 OFF_CPU_FROM_NS: Final = 1_000_000
 
 
 @pytest.fixture(scope="module")
-def busy(bpf_tier: None, tmp_path_factory: pytest.TempPathFactory) -> Recording:
+def busy(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Recording:
     """A program that uses a CPU for 4 s, recorded while another one does the same."""
     output = tmp_path_factory.mktemp("busy") / "busy.ogfcap"
-    with running(app("busy", 60_000_000_000)):
-        return record(output, *app("busy", BUSY_NS), options=CPU_SIDE)
+    with running(app("busy", ENDLESS_NS), environment):
+        command = app("busy", BUSY_NS, "--hold")
+        return record_in_step(output, *command, environment=environment, options=CPU_SIDE)
 
 
 @pytest.fixture(scope="module")
-def sleeps(bpf_tier: None, tmp_path_factory: pytest.TempPathFactory) -> Recording:
+def sleeps(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Recording:
     """A program with a thread that sleeps long, and one that sleeps briefly."""
     output = tmp_path_factory.mktemp("sleeps") / "sleeps.ogfcap"
-    return record(output, *app("sleeps"), options=CPU_SIDE)
+    command = app("sleeps", "--hold")
+    return record_in_step(output, *command, environment=environment, options=CPU_SIDE)
 
 
 def durations_ns(rows: CallArray) -> list[int]:
@@ -60,12 +64,18 @@ def at_line(capture: Capture, rows: CallArray, function: str, line: int) -> Call
 
 
 def test_samples_are_as_many_as_the_cpu_time_says(busy: Recording) -> None:
-    """A second of CPU time, as the program measures it, is 99 samples, and all have the function's name."""
+    """A second of CPU time, as the program measures it, is 99 samples, and all have the function's name.
+
+    A sample is due every 10 ms of the clock, and hits the program or not: where it has the CPU half of the time, the
+    count is a binomial. Twice or half as many samples are not within this on any machine.
+    """
     assert busy.exit_code == 0, busy.stderr
     samples = [s for s in busy.samples(CPU_SAMPLES) if "spin_on_cpu" in dict(s.python())]
-    expected = CPU_SAMPLES_HZ * busy.truth["cpu_ns"] / 1e9
-    # On a loaded machine the count is a binomial of some 400: 15 % is more than three standard deviations.
-    assert total(samples) == pytest.approx(expected, rel=0.15)
+    truth = busy.truth
+    expected = CPU_SAMPLES_HZ * truth["cpu_ns"] / 1e9
+    share = min(truth["cpu_ns"] / truth["elapsed_ns"], 1)
+    allowed = 0.1 * expected + 5 * math.sqrt(expected * (1 - share))
+    assert expected - allowed <= total(samples) <= expected + allowed + truth["stolen"]
     assert {tuple(name for name, _ in s.python()) for s in samples} == {
         ("<module>", "main", "spin_on_cpu")
     }
@@ -98,49 +108,58 @@ def test_books_of_thread_times_balance(busy: Recording, sleeps: Recording) -> No
 
 
 def test_a_sleep_is_off_the_cpu_at_its_line(sleeps: Recording) -> None:
-    """Ten sleeps of 50 ms: as long as asked for, and no longer than the program has measured."""
+    """Ten sleeps of 50 ms: no longer than the program has measured, and all that it did not use the CPU.
+
+    Less than 1 ms of each time off the CPU may be missing, and the program knows how often it was off.
+    """
     assert sleeps.exit_code == 0, sleeps.stderr
     truth = sleeps.truth["sleep_long"]
-    samples = [
+    in_function = [s for s in sleeps.samples(OFF_CPU) if "sleep_long" in dict(s.python())]
+    at_line = [s for s in in_function if s.python()[-1] == ("sleep_long", truth["line"])]
+    measured_ns = sum(truth["durations_ns"])
+    missing_ns = OFF_CPU_FROM_NS * truth["switches"]
+    assert total(at_line) <= measured_ns
+    assert total(in_function) >= measured_ns - truth["cpu_ns"] - missing_ns
+    asleep = [
         s
-        for s in sleeps.samples(OFF_CPU)
-        if s.python() and s.python()[-1] == ("sleep_long", truth["line"])
+        for s in at_line
+        if [frame.name for frame in s.frames[-2:]] == ["clock_nanosleep", "[interruptible]"]
     ]
-    asked_ns = sleeps.truth["long_ns"] * len(truth["durations_ns"])
-    assert 0.98 * asked_ns <= total(samples) <= sum(truth["durations_ns"])
-    asleep = [s for s in samples if s.frames[-1].name == "[interruptible]"]
-    assert total(asleep) >= 0.98 * asked_ns
-    assert {s.frames[-2].name for s in asleep} >= {"clock_nanosleep"}
+    # A program that loses the CPU on its way into a sleep sleeps less, once or twice in ten times.
+    assert total(asleep) >= sleeps.truth["long_ns"] * len(truth["durations_ns"]) / 2
 
 
 def test_short_times_off_the_cpu_are_left_out(sleeps: Recording) -> None:
-    """Nothing below 1 ms is sent: of the brief sleeps at most those that a busy machine has made long."""
+    """Nothing below 1 ms is sent: of 300 sleeps of 0.2 ms at most those that a busy machine has made long."""
     rows = sleeps.capture.kind(Kind.OFF_CPU)
     assert min(durations_ns(rows)) >= OFF_CPU_FROM_NS
     truth = sleeps.truth["sleep_briefly"]
     of_thread = rows[rows["tid"] == truth["tid"]]
     brief = at_line(sleeps.capture, of_thread, "sleep_briefly", truth["line"])
     long_ones = [ns for ns in truth["durations_ns"] if ns >= OFF_CPU_FROM_NS]
-    assert len(long_ones) < len(truth["durations_ns"])
     assert sum(durations_ns(brief)) <= sum(long_ones)
 
 
 @pytest.mark.parametrize("version", SUPPORTED)
-def test_samples_have_the_names_of_every_interpreter(version: str, output: Path) -> None:
+def test_samples_have_the_names_of_every_interpreter(
+    version: str, output: Path, environment: dict[str, str]
+) -> None:
     """A sample may fall anywhere into an instruction, and still finds the frames."""
     found = interpreters(version)
     if not found:
         pytest.skip(f"no Python {version} on this machine")
-    recording = record(output, *app("busy", 500_000_000, python=found[0]), options=CPU_SIDE)
+    command = app("busy", 500_000_000, "--hold", python=found[0])
+    recording = record_in_step(output, *command, environment=environment, options=CPU_SIDE)
     assert recording.truth["version"].startswith(f"{version}.")
     stacks = {tuple(name for name, _ in s.python()) for s in recording.samples(CPU_SAMPLES)}
     spinning = {stack for stack in stacks if "spin_on_cpu" in stack}
     assert spinning == {("<module>", "main", "spin_on_cpu")}
 
 
-def test_nothing_is_taken_that_was_not_asked_for(output: Path) -> None:
+def test_nothing_is_taken_that_was_not_asked_for(output: Path, environment: dict[str, str]) -> None:
     """Without --cpu and --driver there are calls of the driver library, and nothing else."""
-    recording = record(output, *app("busy", 200_000_000), options=("--no-cpu", "--no-driver"))
+    options = ("--no-cpu", "--no-driver")
+    recording = record(output, *app("busy", 200_000_000), environment=environment, options=options)
     assert recording.exit_code == 0
     assert len(recording.capture.rows) == 0
     assert recording.result.ledger.accounts() == ()

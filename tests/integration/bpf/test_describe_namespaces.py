@@ -27,6 +27,8 @@ from otel_gpuflame.events.frames import FrameKind
 from otel_gpuflame.events.wire import Kind
 from otel_gpuflame.profile.model import Bundle
 from otel_gpuflame.profile.sample_types import GPU_LAUNCH
+from tests.fakes.steps import STAYS
+from tests.integration.bpf.agent.harness import FLUSH_S
 from tests.integration.bpf.recording import (
     APPS,
     Recording,
@@ -35,7 +37,7 @@ from tests.integration.bpf.recording import (
     samples_of,
     total,
 )
-from tests.integration.bpf.session import attach_and_record, finished, running
+from tests.integration.bpf.session import attach_and_record, finished, keep_step, running
 from tests.integration.collector.resolve import resolve_samples
 from tests.integration.collector.sink import OtlpSink
 from tests.tiers import require
@@ -234,12 +236,12 @@ def test_programs_that_enter_namespaces_while_recorded_are_followed(
 ) -> None:
     """From the start of the parent on: fork, unshare and exec lead to the same three services."""
     recording_command = record_command(output, *command, "--hold", options=["--no-cpu"])
-    with running(recording_command, clean(environment)) as recorder:
+    with running(recording_command, {**clean(environment), STAYS: "1"}) as recorder:
         recorder.wait_for(
             lambda: sum(map(is_inside, probed(recorder.stderr.text()))) == 2,
             "the probes in both namespaces",
         )
-        recorder.go()
+        keep_step(recorder, recorder, output)
         recording = finished(recorder, output)
     assert recording.exit_code == 0, recording.stderr
     for container in CONTAINERS:
@@ -249,11 +251,13 @@ def test_programs_that_enter_namespaces_while_recorded_are_followed(
         assert dict(bundle.resource)["process.pid"] == truth["host_pid"]
 
 
+@pytest.mark.usefixtures("side_by_side")
 def test_the_agent_keeps_them_apart(
     command: list[str], environment: dict[str, str], fakes: Path
 ) -> None:
     """It finds all three by itself; what arrives is under each one's name, in the resource and on the samples."""
     agent = [sys.executable, "-m", "otel_gpuflame", "-v", "agent", "--no-self-telemetry"]
+    agent += ["--shutdown", str(FLUSH_S)]
     with OtlpSink() as sink, running([*command, "--hold"], clean(environment)) as target:
         assert target.truth()["ready"] is True
         options = ["--endpoint", sink.http_endpoint, "--protocol", "http/protobuf", "--duty", "1"]

@@ -15,24 +15,23 @@ from otel_gpuflame.profile.ledger import Account
 from otel_gpuflame.profile.sample_types import GPU_DRIVER
 from tests.integration.bpf.apps import device_calls
 from tests.integration.bpf.recording import Recording, app, record, total
-from tests.integration.bpf.session import attached, finished, running
+from tests.integration.bpf.session import POLLING, attached, finished, record_in_step, running
 
 pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
 
 IDS: Final = {api.name: api.id for api in SYSTEM_CALLS}
 # /dev/null and /dev/zero share a major number, so one of them names both.
-POLLING: Final = ("7", "73")
-"""Numbers of poll on x86-64, and of ppoll on arm64."""
 DRIVER_SIDE: Final = ("--no-cpu", "--driver", "--device", "/dev/null", "--device", "/dev/ptmx")
 
 
 @pytest.fixture(scope="module")
-def devices(bpf_tier: None, tmp_path_factory: pytest.TempPathFactory) -> Recording:
+def devices(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Recording:
     """A program that calls devices, recorded; another one does the same before, and is not."""
     output = tmp_path_factory.mktemp("devices") / "devices.ogfcap"
-    with running(app("device_calls", "forever")) as bystander:
+    with running(app("device_calls", "forever"), environment) as bystander:
         bystander.truth()
-        recording = record(output, *app("device_calls"), options=DRIVER_SIDE)
+        command = app("device_calls", "--hold")
+        recording = record_in_step(output, *command, environment=environment, options=DRIVER_SIDE)
         bystander.go()
     assert recording.exit_code == 0, recording.stderr
     return recording
@@ -80,7 +79,7 @@ def test_a_command_has_its_name_line_and_time(devices: Recording) -> None:
 
 
 def test_a_wait_for_a_device_is_blocked(devices: Recording) -> None:
-    """A poll of 40 ms that nothing answers: as long as asked for, and no longer than measured."""
+    """A poll of 200 ms that nothing answers: as long as asked for, and no longer than measured."""
     samples = [s for s in devices.samples(GPU_DRIVER) if "[poll blocked]" in s.marks()]
     assert {s.python()[-1][0] for s in samples} == {"wait_for_device"}
     asked_ns = device_calls.BLOCKED_MS * 1_000_000
@@ -94,16 +93,17 @@ def test_other_processes_and_devices_are_left_alone(devices: Recording) -> None:
     assert set(devices.capture.rows["tgid"].tolist()) == {devices.truth["pid"]}
 
 
-def test_without_device_numbers_nothing_is_taken(output: Path) -> None:
+def test_without_device_numbers_nothing_is_taken(output: Path, environment: dict[str, str]) -> None:
     """/dev/null is no GPU, unless somebody says so."""
-    recording = record(output, *app("device_calls"), options=("--no-cpu", "--driver"))
+    options = ("--no-cpu", "--driver")
+    recording = record(output, *app("device_calls"), environment=environment, options=options)
     assert recording.exit_code == 0, recording.stderr
     assert len(recording.capture.rows) == 0
 
 
-def test_a_call_that_a_kill_ends_is_complete(output: Path) -> None:
+def test_a_call_that_a_kill_ends_is_complete(output: Path, environment: dict[str, str]) -> None:
     """The kernel returns from a poll before the process dies of the signal: it lasted until then."""
-    with running(app("device_calls", "forever")) as target:
+    with running(app("device_calls", "forever"), environment) as target:
         target.truth()
         with attached(output, target.process.pid, *DRIVER_SIDE) as recorder:
             target.go()

@@ -6,13 +6,14 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from otel_gpuflame.events.frames import FrameKind
 from otel_gpuflame.events.wire import Kind
-from otel_gpuflame.profile.sample_types import GPU_WAIT
+from otel_gpuflame.profile.sample_types import GPU_LAUNCH, GPU_WAIT
 from tests.integration.bpf.recording import Recording, app, total
 from tests.integration.bpf.session import attach_and_record
 from tests.tiers import require
@@ -62,6 +63,29 @@ def test_python_frames_are_those_of_the_interpreter(
     stacks = {tuple(map(tuple, stack)) for stack in recording.truth["stacks"]}
     assert {tuple(sample.python()) for sample in recording.samples(GPU_WAIT)} == stacks
     assert not [m for s in recording.samples(GPU_WAIT) for m in s.marks() if "Python" in m]
+
+
+@pytest.mark.parametrize("version", SUPPORTED)
+def test_code_that_is_made_where_other_code_was_has_its_own_name(
+    version: str, output: Path, environment: dict[str, str]
+) -> None:
+    """Functions of exec() in a loop often get the same address with the same instructions, one after the other."""
+    found = interpreters(version)
+    if not found:
+        pytest.skip(f"no Python {version} on this machine")
+    recording = attach_and_record(
+        output, app("reused_code", "--hold", python=found[0]), environment
+    )
+    functions, places = recording.truth["functions"], recording.truth["places"]
+    assert places < functions
+    launched = Counter(
+        name
+        for sample in recording.samples(GPU_LAUNCH)
+        for name, _ in sample.python()
+        if name.startswith("generated_")
+        for _ in range(sample.value)
+    )
+    assert launched == {f"generated_{number}": 1 for number in range(functions + 1)}
 
 
 @pytest.mark.parametrize("version", REFUSED)

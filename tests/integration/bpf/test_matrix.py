@@ -12,7 +12,7 @@ from otel_gpuflame.capture.bpf.probes import spec_for_symbol
 from otel_gpuflame.events import apis
 from otel_gpuflame.events.wire import CallFlag, Kind
 from otel_gpuflame.profile.sample_types import GPU_COPY, GPU_LAUNCH
-from tests.fakes.app_matrix import ROW_BYTES, ROWS, SIZE_BYTES
+from tests.fakes.app_matrix import BATCH_BYTES, ROW_BYTES, ROWS, SIZE_BYTES
 from tests.fakes.build import app_command
 from tests.integration.bpf.recording import Recording, app, record, total
 
@@ -85,13 +85,24 @@ def test_sets_have_their_bytes_whatever_their_unit(matrix: Recording) -> None:
         assert row["bytes"] == (PLANE_BYTES if "D2D" in name else SIZE_BYTES), name
 
 
+def test_batches_have_the_stream_of_their_form(matrix: Recording) -> None:
+    """Both forms of a batch are on the stream on which all other copies of the program are."""
+    streams = set(matrix.capture.api("cuMemcpyAsync")["stream"].tolist())
+    assert set(matrix.capture.api("cuMemcpyBatchAsync")["stream"].tolist()) == streams
+    assert len(streams) == 1
+
+
 def test_submissions_add_up(matrix: Recording) -> None:
     """Launches, graph launches, copies and sets in the profile are those that the driver counted."""
     counters = matrix.truth["counters"]
     kinds = ("launches", "graph_launches", "copies", "sets")
-    # The launch that was captured into a graph is a call, but no launch to the driver.
+    # The launch that was captured into a graph is a call, but no launch to the driver; a batch is one call.
     captured = 1
-    assert total(matrix.samples(GPU_LAUNCH)) == sum(counters[kind] for kind in kinds) + captured
+    batches = len(matrix.capture.api("cuMemcpyBatchAsync"))
+    batched = batches * (len(BATCH_BYTES) - 1)
+    assert batches == 4
+    expected = sum(counters[kind] for kind in kinds) + captured - batched
+    assert total(matrix.samples(GPU_LAUNCH)) == expected
 
 
 def test_names_come_from_modules_libraries_and_kernels(matrix: Recording) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,10 +14,14 @@ from otel_gpuflame.events.frames import FrameKind
 from otel_gpuflame.events.wire import CallFlag, Kind
 from otel_gpuflame.profile.sample_types import GPU_COPY, GPU_LAUNCH, GPU_WAIT
 from tests.fakes.build import app_command
+from tests.fakes.steps import STAYS
+from tests.integration.bpf.apps.opencl_waits import RECTANGLE
 from tests.integration.bpf.recording import Recording, app, record, record_command, total
-from tests.integration.bpf.session import running
+from tests.integration.bpf.session import keep_step, running
 
 pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("opencl")]
+
+RECTANGLES = "clEnqueueReadBufferRect", "clEnqueueWriteBufferRect", "clEnqueueCopyBufferRect"
 
 
 def loader_of_pyopencl() -> Path:
@@ -35,11 +41,12 @@ def record_held(
     options: Sequence[object] = (),
 ) -> Recording:
     """Record a program that holds, and let it go on when the loader that it maps has been probed."""
-    with running(record_command(output, *command, options=options), environment) as recorder:
+    command = record_command(output, *command, options=options)
+    with running(command, {**environment, STAYS: "1"}) as recorder:
         recorder.truth()
         wanted = f" probes on {loader}\n"
         recorder.wait_for(lambda: wanted in recorder.stderr.text(), "probes on a mapped loader")
-        recorder.go()
+        keep_step(recorder, recorder, output)
         code = recorder.finish()
     assert code == 0, recorder.stderr.text()
     return Recording(output, code, recorder.stdout.text(), recorder.stderr.text())
@@ -98,6 +105,9 @@ def test_opencl_waits_are_on_the_python_line_that_waits(waits: Recording) -> Non
         ("wait_for_event", "clWaitForEvents"),
         ("blocking_read", "clEnqueueReadBuffer"),
         ("blocking_write", "clEnqueueWriteBuffer"),
+        ("blocking_map", "clEnqueueMapBuffer"),
+        ("blocking_image_map", "clEnqueueMapImage"),
+        ("blocking_rectangles", "clEnqueueReadBufferRect"),
     }
     assert not [call for function, call in blamed if function == "read_later"]
 
@@ -115,7 +125,28 @@ def test_opencl_copies_have_their_bytes(waits: Recording) -> None:
         "clEnqueueCopyBuffer": [size // 2],
     }
     assert waits.capture.api("clEnqueueFillBuffer")["bytes"].tolist() == [size]
-    assert total(waits.samples(GPU_COPY)) == 3 * size + size // 2
+    rectangle = math.prod(RECTANGLE)
+    assert {
+        name: waits.capture.api(name)["bytes"].tolist()
+        for name in (*RECTANGLES, "clEnqueueMapBuffer", "clEnqueueMapImage")
+    } == {
+        **{name: [rectangle] for name in RECTANGLES},
+        # What a map copies depends on where the memory is: nothing is claimed.
+        "clEnqueueMapBuffer": [0],
+        "clEnqueueMapImage": [0],
+    }
+    assert total(waits.samples(GPU_COPY)) == 3 * size + size // 2 + 3 * rectangle
+
+
+def test_kernels_of_a_whole_program_have_names(output: Path, environment: dict[str, str]) -> None:
+    """Kernels made all at once come without a name, and have one when the program has asked for it."""
+    recording = record_held(
+        output, app("opencl_program", "--hold"), environment, loader=loader_of_pyopencl()
+    )
+    leaves: Counter[str] = Counter()
+    for sample in recording.samples(GPU_LAUNCH):
+        leaves[sample.frames[-1].name] += sample.value
+    assert leaves == recording.truth["launches"]
 
 
 def test_opencl_flags_and_sizes_are_as_passed(waits: Recording) -> None:

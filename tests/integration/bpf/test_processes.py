@@ -14,12 +14,12 @@ from otel_gpuflame.profile.ledger import Account
 from otel_gpuflame.profile.sample_types import GPU_LAUNCH, GPU_WAIT
 from tests.fakes.build import FAKES, app_command
 from tests.integration.bpf.recording import Recording, app, record
+from tests.integration.bpf.session import record_in_step
 
 pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
 
 
-LIFE_MS = 300
-"""Stacks are read from the process, so it must not end at once after its last new one."""
+WAIT_MS = 10
 
 
 def launches_by_pid(recording: Recording) -> dict[int, int]:
@@ -33,7 +33,7 @@ def test_forked_and_started_children_are_recorded(
 ) -> None:
     """Parent, forked child and started child each have their own launches, in profiles of their own."""
     command = app_command("app_fork", 23, 7, 11)
-    recording = record(output, *command, environment=environment)
+    recording = record_in_step(output, *command, environment=environment)
     made = {p["pid"]: p["launches"] for p in recording.truth["processes"]}
     assert launches_by_pid(recording) == made
     assert recording.capture.pending() == {}
@@ -57,8 +57,8 @@ def test_programs_started_by_shells_are_recorded(
     script: str, output: Path, environment: dict[str, str]
 ) -> None:
     """However a shell starts the program, it is recorded from its first call, with Python frames."""
-    text = script.format(app=shlex.join(app_command("app_wait", LIFE_MS, 2)))
-    recording = record(output, "sh", "-c", text, environment=environment)
+    text = script.format(app=shlex.join(app_command("app_wait", WAIT_MS, 2, "--hold")))
+    recording = record_in_step(output, "sh", "-c", text, environment=environment)
     assert recording.exit_code == 0, recording.stderr
     truth = recording.truth
     assert launches_by_pid(recording) == {truth["pid"]: 2}
@@ -71,8 +71,8 @@ def test_a_program_that_replaces_itself_keeps_its_stacks_apart(
     output: Path, environment: dict[str, str]
 ) -> None:
     """After exec, the same process is another program: its own frames, nothing of the old ones."""
-    command = app("exec_chain", 5, LIFE_MS, str(FAKES / "app_wait.py"), LIFE_MS, 2)
-    recording = record(output, *command, environment=environment)
+    command = app("exec_chain", 5, WAIT_MS, str(FAKES / "app_wait.py"), WAIT_MS, 2, "--hold")
+    recording = record_in_step(output, *command, environment=environment)
     first, second = recording.truths
     assert first["pid"] == second["pid"]
     assert launches_by_pid(recording) == {first["pid"]: 7}
@@ -114,6 +114,7 @@ def test_a_command_that_does_not_exist_is_an_error(output: Path) -> None:
     recording = record(output, "no-such-command-here")
     assert recording.exit_code == 1
     assert "cannot execute 'no-such-command-here': No such file or directory" in recording.stderr
+    assert not output.exists()
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 OpenPage = Callable[..., "Page"]
 WIDTH_PX, HEIGHT_PX = 1280, 760
+LIMIT_MS = 300_000
+"""Against hanging, however busy the machine is."""
 
 
 def _chromium() -> str:
@@ -41,7 +43,9 @@ def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         # Root has no sandbox in containers.
         arguments = ["--no-sandbox", "--disable-gpu"]
-        running = playwright.chromium.launch(executable_path=_chromium(), args=arguments)
+        running = playwright.chromium.launch(
+            executable_path=_chromium(), args=arguments, timeout=LIMIT_MS
+        )
         yield running
         running.close()
 
@@ -64,6 +68,7 @@ def open_page(browser: Browser, tmp_path: Path, problems: list[str]) -> Iterator
             viewport={"width": WIDTH_PX, "height": HEIGHT_PX},
             color_scheme="dark" if theme == "dark" else "light",
         )
+        context.set_default_timeout(LIMIT_MS)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: problems.append(f"console: {message.text}"))

@@ -18,7 +18,7 @@ from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 i
 from tests.integration.collector.example_request import DEVELOPMENT_VERSION
 
 EXPORT_METHOD = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export"
-TIMEOUT_S = 20.0
+TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

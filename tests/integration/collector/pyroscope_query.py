@@ -26,7 +26,7 @@ _MARGIN_MS = 60_000
 
 def ask(url: str, method: str, fields: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
     """HTTP status and body of one call."""
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=300)
     try:
         connection.request(
             "POST",

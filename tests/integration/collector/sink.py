@@ -27,7 +27,7 @@ __all__ = ["OtlpSink", "Received", "Reply", "Signal", "Transport"]
 class OtlpSink:
     """Listens on 127.0.0.1 on two free ports while the `with` block runs.
 
-    Takes profiles, traces and metrics. `received` holds every request that arrived, in order, whatever was
+    Takes profiles, traces, metrics and logs. `received` holds every request that arrived, in order, whatever was
     answered; a request that does not decode is kept with `message=None` and refused as OTLP says
     (INVALID_ARGUMENT, HTTP 400). Requests over `max_body_bytes` are refused before they are kept
     (RESOURCE_EXHAUSTED, HTTP 413); the default is gRPC's own and the Collector's, 4 MiB.
@@ -90,7 +90,7 @@ class OtlpSink:
         self,
         count: int,
         *,
-        timeout_s: float = 30.0,
+        timeout_s: float = 300.0,
         where: Callable[[Received], bool] = lambda _: True,
     ) -> tuple[Received, ...]:
         """The requests that `where` accepts, as soon as there are `count` of them.

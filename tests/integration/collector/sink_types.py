@@ -10,6 +10,10 @@ from typing import Literal, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
+)
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
@@ -38,9 +42,12 @@ __all__ = [
 ]
 
 Transport: TypeAlias = Literal["grpc", "http"]
-Signal: TypeAlias = Literal["profiles", "traces", "metrics"]
+Signal: TypeAlias = Literal["profiles", "traces", "metrics", "logs"]
 Request: TypeAlias = (
-    ExportProfilesServiceRequest | ExportTraceServiceRequest | ExportMetricsServiceRequest
+    ExportProfilesServiceRequest
+    | ExportTraceServiceRequest
+    | ExportMetricsServiceRequest
+    | ExportLogsServiceRequest
 )
 Metadata: TypeAlias = tuple[tuple[str, "str | bytes"], ...]
 
@@ -48,11 +55,13 @@ GRPC_METHODS: dict[str, Signal] = {
     "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export": "profiles",
     "/opentelemetry.proto.collector.trace.v1.TraceService/Export": "traces",
     "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export": "metrics",
+    "/opentelemetry.proto.collector.logs.v1.LogsService/Export": "logs",
 }
 HTTP_PATHS: dict[str, Signal] = {
     "/v1development/profiles": "profiles",
     "/v1/traces": "traces",
     "/v1/metrics": "metrics",
+    "/v1/logs": "logs",
 }
 
 
@@ -85,6 +94,13 @@ class Received:
         """The decoded metrics request; raises `TypeError` for anything else."""
         if not isinstance(self.message, ExportMetricsServiceRequest):
             raise TypeError(f"not a metrics request but {type(self.message).__name__}")
+        return self.message
+
+    @property
+    def logs(self) -> ExportLogsServiceRequest:
+        """The decoded logs request; raises `TypeError` for anything else."""
+        if not isinstance(self.message, ExportLogsServiceRequest):
+            raise TypeError(f"not a logs request but {type(self.message).__name__}")
         return self.message
 
     def header(self, name: str) -> tuple[str | bytes, ...]:
@@ -146,6 +162,8 @@ def decode(signal: Signal, body: bytes) -> Request:
         return ExportProfilesServiceRequest.FromString(body)
     if signal == "metrics":
         return ExportMetricsServiceRequest.FromString(body)
+    if signal == "logs":
+        return ExportLogsServiceRequest.FromString(body)
     return ExportTraceServiceRequest.FromString(body)
 
 
@@ -165,6 +183,12 @@ def success_body(signal: Signal, reply: Reply) -> bytes:
             metrics.partial_success.rejected_data_points = reply.rejected
             metrics.partial_success.error_message = reply.message
         return metrics.SerializeToString()
+    if signal == "logs":
+        logs = ExportLogsServiceResponse()
+        if reply.rejected or reply.message:
+            logs.partial_success.rejected_log_records = reply.rejected
+            logs.partial_success.error_message = reply.message
+        return logs.SerializeToString()
     traces = ExportTraceServiceResponse()
     if reply.rejected or reply.message:
         traces.partial_success.rejected_spans = reply.rejected

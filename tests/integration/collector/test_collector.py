@@ -39,7 +39,7 @@ from tests.integration.collector.resolve import resolve_profiles
 from tests.integration.collector.sink import OtlpSink, Received, Reply
 
 # The first of these tests may have to build the Collector: minutes, when Go's cache is cold.
-pytestmark = [pytest.mark.collector, pytest.mark.timeout(BUILD_TIMEOUT_S + 60)]
+pytestmark = [pytest.mark.collector, pytest.mark.timeout(BUILD_TIMEOUT_S + 900)]
 
 SHIPPED_CONFIG = Path(__file__).parents[3] / "collector-config" / "collector.yaml"
 PROFILES_SERVICE = "opentelemetry.proto.collector.profiles.v1development.ProfilesService"

@@ -43,7 +43,7 @@ def without_kubernetes(config: dict[str, Any]) -> str:
 
 
 @pytest.mark.collector
-@pytest.mark.timeout(BUILD_TIMEOUT_S + 60)
+@pytest.mark.timeout(BUILD_TIMEOUT_S + 900)
 def test_pyroscope_yaml_is_valid_over_collector_yaml(collector_binary: Path) -> None:
     """The Collector takes both files together."""
     verdict = validate_config(collector_binary, SHIPPED, PYROSCOPE_OVERLAY)
@@ -51,7 +51,7 @@ def test_pyroscope_yaml_is_valid_over_collector_yaml(collector_binary: Path) -> 
 
 
 @pytest.mark.collector
-@pytest.mark.timeout(BUILD_TIMEOUT_S + 60)
+@pytest.mark.timeout(BUILD_TIMEOUT_S + 900)
 def test_the_rest_of_k8s_yaml_is_valid(collector_binary: Path, tmp_path: Path) -> None:
     """All but `k8s_attributes`, which could not be built from modules, is taken."""
     config = tmp_path / "k8s.yaml"
@@ -62,7 +62,7 @@ def test_the_rest_of_k8s_yaml_is_valid(collector_binary: Path, tmp_path: Path) -
 
 
 @pytest.mark.collector
-@pytest.mark.timeout(BUILD_TIMEOUT_S + 60)
+@pytest.mark.timeout(BUILD_TIMEOUT_S + 900)
 def test_k8s_yaml_carries_profiles_and_traces(collector_binary: Path, sink: OtlpSink) -> None:
     """Run without `k8s_attributes`, the recording reaches Pyroscope unrefused, and a trace its backend."""
     with PyroscopeDouble() as pyroscope:
@@ -77,7 +77,7 @@ def test_k8s_yaml_carries_profiles_and_traces(collector_binary: Path, sink: Otlp
             replay("--endpoint", collector.grpc_endpoint, "--protocol", "grpc")
             url = f"http://{collector.http_endpoint}/v1/traces"
             assert post(url, trace_request().SerializeToString()).status == 200
-            pyroscope.store.wait_until(lambda profiles: len(profiles) > 1, timeout_s=60)
+            pyroscope.store.wait_until(lambda profiles: len(profiles) > 1, timeout_s=300)
             sink.wait_for(1, where=lambda received: received.signal == "traces")
         assert pyroscope.refusals == ()
 

@@ -20,7 +20,7 @@ from tests.integration.collector.configs import TRACES_ONLY_CONFIG
 from tests.integration.collector.resolve import ResolvedSample, resolve_samples
 from tests.integration.collector.sink import OtlpSink
 
-pytestmark = [pytest.mark.collector, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.collector, pytest.mark.timeout(2_400)]
 
 ROOT = Path(__file__).parents[3]
 CAPTURE = ROOT / "examples" / "captures" / "h200_train.ogfcap"
@@ -39,7 +39,7 @@ def run_replay(*arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
 
 

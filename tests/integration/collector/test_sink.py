@@ -69,7 +69,7 @@ def test_metrics_are_taken_over_both_transports(sink: OtlpSink) -> None:
     sink.script(Reply(rejected=1, message="too old"), Reply(rejected=1, message="too old"))
     path = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
     with grpc.insecure_channel(sink.grpc_endpoint) as channel:
-        over_grpc = channel.unary_unary(path)(request.SerializeToString(), timeout=10)
+        over_grpc = channel.unary_unary(path)(request.SerializeToString(), timeout=300)
     over_http = post(sink.http_endpoint + "/v1/metrics", request.SerializeToString()).body
     assert over_grpc == over_http
     answer = ExportMetricsServiceResponse.FromString(over_http)

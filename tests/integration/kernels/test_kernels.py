@@ -27,7 +27,7 @@ from tests.integration.kernels.guest import Contents, Job, JobResult, run_guest
 from tests.integration.kernels.guest_tree import APP, HEADERS, python
 from tests.tiers import require
 
-pytestmark = [pytest.mark.bpf, pytest.mark.kernels, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.bpf, pytest.mark.kernels, pytest.mark.timeout(2_700)]
 
 COUNT: Final = 23
 KERNEL_MS: Final = 100

@@ -152,3 +152,13 @@ def test_polling_does_not_wait() -> None:
         assert child.poll() is None
         os.kill(child.pid, signal.SIGTERM)
         assert child.poll(wait=True) == 128 + signal.SIGTERM
+
+
+def test_a_command_gets_the_environment_that_it_is_given(tmp_path: Path) -> None:
+    """That, and nothing of ours."""
+    output = tmp_path / "environment"
+    code = 'import os; open(os.environ["OUT"], "w").write(repr(sorted(os.environ)))'
+    child = StoppedCommand(python(code), {"GIVEN": "a b", "OUT": str(output), "LC_ALL": "C.UTF-8"})
+    child.release()
+    assert child.poll(wait=True) == 0
+    assert output.read_text() == "['GIVEN', 'LC_ALL', 'OUT']"

@@ -133,6 +133,15 @@ def test_a_process_change() -> None:
     assert (change.time_ns, change.comm) == (99, "python")
 
 
+@pytest.mark.parametrize("flag", [0, 1])
+def test_a_mapping_says_whether_it_may_be_a_gpu_library(flag: int) -> None:
+    """Such a library is probed before anything else is done."""
+    data = record(wire.PROCESS, change=wire.ProcessChange.MAP, maps_gpu_library=flag)
+    change = decode_process(data)
+    assert change is not None
+    assert change.maps_gpu_library is bool(flag)
+
+
 @pytest.mark.parametrize(
     ("comm", "text"),
     [

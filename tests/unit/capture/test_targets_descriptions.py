@@ -27,6 +27,7 @@ class World:
         self.service = {PARENT: "train.py", CHILD: "train.py"}
         self.publishing: set[int] = set()
         self.asked = 0
+        self.now_ns = 0
 
     def describe(self, pid: int, _proc: Path) -> Attributes | None:
         """What `describe` finds."""
@@ -45,6 +46,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
     monkeypatch.setattr(targets_module, "describe", world.describe)
     monkeypatch.setattr(targets_module, "publishes_itself", world.publishes_itself)
+    monkeypatch.setattr(targets_module, "time", SimpleNamespace(monotonic_ns=lambda: world.now_ns))
     return world
 
 
@@ -72,9 +74,21 @@ def service(targets: Targets, pid: int) -> object:
     return dict(targets.attributes(pid) or ())["service.name"]
 
 
-def happened(change: wire.ProcessChange, pid: int, parent: ProcessKey = NOBODY) -> ProcessChange:
+def happened(
+    change: wire.ProcessChange,
+    pid: int,
+    parent: ProcessKey = NOBODY,
+    time_ns: int = 0,
+    comm: str = "x",
+) -> ProcessChange:
     """A report of BPF."""
-    return ProcessChange(change, ProcessKey(pid, 0), parent, 0, "x")
+    return ProcessChange(change, ProcessKey(pid, 0), parent, time_ns, comm)
+
+
+def before_exec(targets: Targets, pid: int, time_ns: int) -> object:
+    """Name of the program that another one replaces now."""
+    change = happened(wire.ProcessChange.EXEC, pid, time_ns=time_ns, comm="new")
+    return dict(targets.apply(change, time_ns) or ())["service.name"]
 
 
 @pytest.mark.parametrize("seconds", [1, 10, 60])
@@ -151,3 +165,47 @@ def test_a_process_that_is_no_target_is_described_when_asked_for(
     assert service(targets, CHILD) == "train.py"
     world.service = cast("dict[int, str]", {})
     assert targets.attributes(CHILD) is None
+
+
+def test_a_program_is_described_as_it_was_before_it_was_replaced(
+    targets: Targets, world: World
+) -> None:
+    """Its last calls may come when the process is another program already."""
+    world.service[PARENT] = "next.py"
+    assert before_exec(targets, PARENT, SECOND_NS) == "train.py"
+    targets.attend(SECOND_NS)
+    assert service(targets, PARENT) == "next.py"
+
+
+@pytest.mark.parametrize("read_before_ns", [-5_000_000, 0, 5_000_000])
+def test_what_was_read_when_another_program_began_is_not_said_of_the_old_one(
+    read_before_ns: int, targets: Targets, world: World
+) -> None:
+    """/proc shows the new program a little before its start is reported: then the kernel's name has to do."""
+    world.service[CHILD], world.now_ns = "next.py", SECOND_NS - read_before_ns
+    targets.apply(happened(wire.ProcessChange.MAP, CHILD, comm="old"), world.now_ns)
+    targets.attend(world.now_ns)
+    assert service(targets, CHILD) == "next.py"
+    assert before_exec(targets, CHILD, SECOND_NS) == "old"
+
+
+def test_a_description_that_came_too_late_leaves_the_one_before_it(
+    targets: Targets, world: World
+) -> None:
+    """What was known of the old program for long is still right."""
+    world.service[PARENT], world.now_ns = "next.py", 2 * SECOND_NS
+    assert service(targets, PARENT) == "next.py"
+    assert before_exec(targets, PARENT, 2 * SECOND_NS) == "train.py"
+
+
+def test_a_forked_child_that_executes_at_once_was_its_parents_program(targets: Targets) -> None:
+    """Calls between fork and exec are of the program that forked."""
+    targets.apply(happened(wire.ProcessChange.FORK, CHILD, ProcessKey(PARENT, 0)), 0)
+    assert before_exec(targets, CHILD, 1) == "train.py"
+
+
+def test_an_exec_of_a_process_that_was_never_seen_before_has_no_wrong_name(
+    targets: Targets,
+) -> None:
+    """Neither a description nor the kernel's name of the old program is known."""
+    assert before_exec(targets, CHILD, SECOND_NS) == "unknown_service"

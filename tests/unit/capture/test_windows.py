@@ -132,6 +132,17 @@ def test_strata_follow_each_other_without_a_gap() -> None:
         assert after.open_ns == after.stratum_start_ns == before.close_ns == before.stratum_end_ns
 
 
+def test_a_busy_host_leaves_no_gap_where_all_is_captured() -> None:
+    """An agent that does not get to run for 15 s has missed nothing: its probes stay, and the ring is large."""
+    machine = Machine(rate_windowed=10.0)
+    control = WindowControl(machine, BudgetOptions(duty=1.0, trap_ns=1_000), Random(1))
+    before = run(machine, control, 30)[-1]
+    machine.advance(15 * SECOND)
+    (late,) = control.step(machine.now_ns, machine.clock)
+    assert late.open_ns == late.stratum_start_ns == before.stratum_end_ns
+    assert late.close_ns == late.stratum_end_ns > machine.now_ns
+
+
 def test_a_host_that_slept_begins_anew() -> None:
     """No stratum covers the time in which nobody looked."""
     machine = Machine(rate_windowed=10.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_gpuflame.cli.destination import destination, metrics_destination
+from otel_gpuflame.cli.destination import destination, logs_destination, metrics_destination
 from otel_gpuflame.errors import ConfigError
 from otel_gpuflame.export.options import metric_interval_s
 
@@ -63,3 +63,18 @@ def test_an_interval_that_is_none_is_refused(text: str) -> None:
     """The SDK would go on with another one, or raise what nobody catches."""
     with pytest.raises(ConfigError, match="OTEL_METRIC_EXPORT_INTERVAL"):
         metric_interval_s({"OTEL_METRIC_EXPORT_INTERVAL": text})
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, "http://flag:2/v1/logs"),
+        ({"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://logs:3/x"}, "http://logs:3/x"),
+    ],
+)
+def test_log_events_go_where_profiles_go_unless_told(
+    variables: dict[str, str], expected: str
+) -> None:
+    """As metrics, by variables and a path of their own."""
+    options = logs_destination(variables, "http://flag:2", "http/protobuf")
+    assert options.endpoint == expected

@@ -11,6 +11,7 @@ from rich.console import Console
 from otel_gpuflame.cli.tables import human, print_ledger, print_summary
 from otel_gpuflame.events.wire import Kind
 from otel_gpuflame.profile.ledger import Ledger
+from tests.unit.findings import programs
 from tests.unit.profile.builders import batch, call, counters, name_event, run, usual
 
 
@@ -145,3 +146,18 @@ def test_rows_have_their_share_of_the_whole() -> None:
         "33.3%",
         "16.7%",
     ]
+
+
+def test_executions_tell_what_the_cpu_waited_for_and_why_the_gpu_idled() -> None:
+    """With executions the kernels waited for take the place of how the thread waited."""
+    target, text = console()
+    print_summary(target, programs.item_a_step().bundles(), 5)
+    tables = {block.splitlines()[0].strip(): block for block in text.getvalue().split("\n\n")}
+    assert "gemm" in tables["What the CPU waited for"]
+    assert "8.01 s  100.0%  f20  train.py:20" in tables["GPU waits by Python line"]
+    assert "9.50 s  100.0%  f10  train.py:10" in tables["GPU time by Python line"]
+    assert "9.50 s  100.0%  gemm" in tables["What the GPU executed"]
+    assert "100 ms  83.3%  f10  train.py:10" in tables["GPU idle by Python line"]
+    assert "20.0 ms  16.7%  [driver call]" in tables["Why the GPU idled"]
+    assert "gpu_time 9.50 s, gpu_idle 120 ms, gpu_launch 101,000" in text.getvalue()
+    assert "How the CPU waited" not in text.getvalue()

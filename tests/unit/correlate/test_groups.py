@@ -55,7 +55,7 @@ def merged(parts: Iterable[Groups]) -> dict[tuple[int, ...], tuple[int, int]]:
 
 
 FIXTURE_IS_CONSTANT = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 

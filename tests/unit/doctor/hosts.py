@@ -59,6 +59,7 @@ def healthy(root: Path, **changes: Any) -> Host:
         "read_memory_file": nothing,
         "create_ring": lambda _size: None,
         "locked_memory_limit": lambda: 8 << 20,
+        "load_injected_library": lambda: Path("/opt/libogf_inject.so"),
         "installed_libraries": lambda _environment: [LIBRARY.path],
         "read_library": lambda _path: LIBRARY,
         "mig_modes": lambda: [False, False],

@@ -40,7 +40,7 @@ def answer(code: grpc.StatusCode, text: str) -> Callable[[grpc.ServicerContext],
 def ask(receiver: AbstractContextManager[tuple[str, Received]]) -> tuple[Check, Received]:
     """Check a gRPC receiver."""
     with receiver as (address, received):
-        options = OtlpOptions(protocol="grpc", endpoint=address, plaintext=True, timeout_s=1.0)
+        options = OtlpOptions(protocol="grpc", endpoint=address, plaintext=True, timeout_s=60.0)
         return check_collector(options, clock_ns=lambda: NOW_NS), received
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from otel_gpuflame.capture.bpf.kernel import LoadReport
-from otel_gpuflame.capture.checks import bpf, gpu, platform, processes, rights
+from otel_gpuflame.capture.checks import bpf, gpu, gpu_times, platform, processes, rights
 from otel_gpuflame.capture.checks.host import Host
 from otel_gpuflame.capture.checks.result import Check, Status
 from otel_gpuflame.doctor.run import OF_HOST
@@ -95,6 +95,16 @@ CASES = (
     ),
     warns(
         platform.check_lockdown, "cannot be read", "securityfs", changes={"lockdown": lambda: None}
+    ),
+    warns(
+        gpu_times.check_injected_library,
+        *("no GPU times: it is missing", "make native"),
+        changes={"load_injected_library": unavailable("it is missing")},
+    ),
+    warns(
+        gpu_times.check_injected_library,
+        *("not permitted", "make native"),
+        changes={"load_injected_library": refused()},
     ),
     passes(platform.check_lockdown, "has none", changes={"lockdown": lambda: ""}),
     passes(

@@ -33,6 +33,7 @@ def test_a_target_adds_its_own_checks(tmp_path: Path) -> None:
         "target",
         "target's GPU libraries",
         "target's CUDA runtime",
+        "target's GPU times",
         "target's interpreter",
         "target's spans",
         "target's service name",

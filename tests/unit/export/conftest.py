@@ -34,3 +34,9 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture
+def one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first pause would end after any timeout, so that there is none, however long an attempt may take."""
+    monkeypatch.setattr("otel_gpuflame.export.retry.FIRST_DELAY_S", 3_600.0)

@@ -517,7 +517,7 @@ def test_threads_may_put_while_another_sends() -> None:
         thread.start()
     for thread in feeders:
         thread.join()
-    delivery.close(60)
+    delivery.close(3_600)
     sender.join()
 
     assert sorted(receiver.services) == sorted(f"{n}{i}" for n in "abcd" for i in range(50))

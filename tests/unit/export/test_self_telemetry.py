@@ -64,7 +64,7 @@ def values(received: Received) -> dict[str, list[float]]:
 @pytest.mark.parametrize("transport", ["grpc", "http"])
 def test_metrics_arrive_at_the_end_with_overheads(sink: OtlpSink, transport: str) -> None:
     """Closing sends the last values, those of processes among them."""
-    SelfTelemetry(options(endpoints(sink)[transport]), lambda: STATE).close(10)
+    SelfTelemetry(options(endpoints(sink)[transport]), lambda: STATE).close(300)
 
     (received,) = sink.received
     assert (received.transport, received.signal) == (transport, "metrics")
@@ -80,7 +80,7 @@ def test_metrics_arrive_at_the_end_with_overheads(sink: OtlpSink, transport: str
 def test_headers_and_compression_are_those_of_the_options(sink: OtlpSink, transport: str) -> None:
     """Credentials and gzip work as for profiles."""
     variables = {"OTEL_EXPORTER_OTLP_HEADERS": "x-token=a%20b"}
-    SelfTelemetry(options(endpoints(sink)[transport], **variables), lambda: STATE).close(10)
+    SelfTelemetry(options(endpoints(sink)[transport], **variables), lambda: STATE).close(300)
 
     (received,) = sink.received
     assert received.header("x-token") == ("a b",)
@@ -97,7 +97,7 @@ def test_exports_come_at_the_interval_and_show_the_present(sink: OtlpSink) -> No
 
     telemetry = SelfTelemetry(options(sink.grpc_endpoint, interval_s=0.05), snapshot)
     first, second = sink.wait_for(2)[:2]
-    telemetry.close(10)
+    telemetry.close(300)
 
     assert values(first)["otel_gpuflame.targets"] < values(second)["otel_gpuflame.targets"]
 
@@ -116,7 +116,7 @@ def test_an_absent_receiver_is_told_with_reason_and_remedy(
     """One message of ours in place of the SDK's, within the timeout of an export."""
     where = endpoint.format(unused_port())
 
-    SelfTelemetry(options(where, OTEL_EXPORTER_OTLP_TIMEOUT="200"), lambda: STATE).close(20)
+    SelfTelemetry(options(where, OTEL_EXPORTER_OTLP_TIMEOUT="200"), lambda: STATE).close(300)
 
     (message,) = caplog.messages
     assert "metrics do not reach" in message
@@ -132,7 +132,7 @@ def test_trouble_is_told_once_and_so_is_its_end(
     sink.script(*[Reply.invalid("no metrics here")] * 3)
     telemetry = SelfTelemetry(options(endpoints(sink)[transport], interval_s=0.02), lambda: STATE)
     sink.wait_for(5)
-    telemetry.close(10)
+    telemetry.close(300)
 
     refused, restored = caplog.messages
     assert "metrics do not reach" in refused
@@ -143,7 +143,7 @@ def test_trouble_is_told_once_and_so_is_its_end(
 def test_the_log_of_the_sdk_is_back_after_the_end(caplog: pytest.LogCaptureFixture) -> None:
     """Filters on loggers of others are taken off."""
     where = f"127.0.0.1:{unused_port()}"
-    SelfTelemetry(options(where, OTEL_EXPORTER_OTLP_TIMEOUT="50"), lambda: STATE).close(10)
+    SelfTelemetry(options(where, OTEL_EXPORTER_OTLP_TIMEOUT="50"), lambda: STATE).close(300)
     logging.getLogger(EXPORTER_LOGGERS[0]).warning("of somebody else")
     assert "of somebody else" in caplog.text
 
@@ -169,7 +169,7 @@ def test_a_state_that_cannot_be_read_does_not_raise(
     def broken() -> AgentSnapshot:
         raise RuntimeError("odd state")
 
-    SelfTelemetry(options(sink.grpc_endpoint), broken).close(10)
+    SelfTelemetry(options(sink.grpc_endpoint), broken).close(300)
 
     assert sink.received == ()
     assert "odd state" in caplog.text

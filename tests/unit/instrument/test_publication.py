@@ -117,7 +117,7 @@ def test_an_exception_restores_the_outer_span(reader: Any, tracer: Tracer) -> No
 
 def test_threads_are_independent(reader: Any, tracer: Tracer) -> None:
     """Two threads that are in spans at the same time publish each its own."""
-    barrier = threading.Barrier(2, timeout=60)
+    barrier = threading.Barrier(2, timeout=600)
     seen: dict[str, tuple[int, int | None]] = {}
 
     def work(name: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import pytest
 from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import (
@@ -31,9 +32,10 @@ class StoppingLive(FakeLive):
     control: AgentControl
     goes_on: threading.Event
     """Capture ends when this is set: the agent's end then begins at a known moment."""
+    last: Sequence[Event] = ()
 
     def __exit__(self, *error: object) -> None:
-        assert any(error) or self.goes_on.wait(60)
+        assert any(error) or self.goes_on.wait(600)
 
     def step(self, _timeout_ns: int) -> Sequence[Event]:
         if len(self.rounds) == 1:
@@ -41,7 +43,7 @@ class StoppingLive(FakeLive):
         return self.rounds.pop(0)
 
     def finish(self) -> Sequence[Event]:
-        return [wait(1, 2_000_000_000)]
+        return self.last
 
 
 class Hanging:
@@ -80,11 +82,14 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     exporter: Hanging | Accepting,
     telemetry: SelfTelemetryOptions | None = None,
+    findings: OtlpOptions | None = None,
+    waits: int = 1,
 ) -> Agent:
-    """An agent over a fake capture with one wait of 2 s, which has run to its end."""
+    """An agent over a fake capture with waits of 2 s in all, which has run to its end."""
     control = AgentControl()
     live = StoppingLive([usual()[1:], [counters(wait={"seen": 2, "sent": 1})]])
     live.control, live.goes_on = control, exporter.entered
+    live.last = [wait(1, 2_000_000_000 // waits) for _ in range(waits)]
 
     def open_live(_options: LiveOptions) -> StoppingLive:
         return live
@@ -92,11 +97,24 @@ def run(
     monkeypatch.setattr(agent, "trap_cost_ns", lambda: 1_000.0)
     monkeypatch.setattr(agent, "LiveCapture", open_live)
     monkeypatch.setattr(agent, "open_exporter", lambda _options: exporter)
-    shutdown_s = 0.0 if isinstance(exporter, Hanging) else 60.0
-    options = AgentOptions(destination=NOWHERE, shutdown_s=shutdown_s, self_telemetry=telemetry)
+    shutdown_s = 0.0 if isinstance(exporter, Hanging) else 600.0
+    options = AgentOptions(
+        destination=NOWHERE,
+        shutdown_s=shutdown_s,
+        self_telemetry=telemetry,
+        findings=findings,
+    )
     built = Agent(options, control)
     built.run()
     return built
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Look until it holds."""
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_the_last_profiles_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,10 +127,13 @@ def test_the_last_profiles_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_request_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deadline closes the exporter under the request; the profile is a counted drop."""
     exporter = Hanging()
-    counts = run(monkeypatch, exporter).delivery.counts()
+    ended = run(monkeypatch, exporter)
 
-    check(counts)
     assert exporter.closed.is_set()
+    # The agent does not wait long for the thread that sends, which then counts.
+    wait_until(lambda: ended.delivery.counts().waiting == 0)
+    counts = ended.delivery.counts()
+    check(counts)
     assert counts.dropped == (("shutdown", 1),)
 
 
@@ -159,3 +180,19 @@ def test_without_self_telemetry_nothing_is_started(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(self_telemetry, "SelfTelemetry", start)
     assert run(monkeypatch, Accepting()).snapshot().delivery.exported == 1
+
+
+def test_findings_are_sent_as_log_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last window is judged like every other one."""
+    with OtlpSink() as sink:
+        destination = OtlpOptions(protocol="grpc", endpoint=sink.grpc_endpoint, plaintext=True)
+        run(monkeypatch, Accepting(), findings=destination, waits=100)
+        (received,) = sink.received
+
+    ((record,),) = [
+        scope.log_records
+        for resource in received.logs.resource_logs
+        for scope in resource.scope_logs
+    ]
+    assert record.event_name == "gpu.finding"
+    assert "Synchronise in a loop" in record.body.string_value

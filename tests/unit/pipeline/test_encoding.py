@@ -9,8 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from otel_gpuflame.encode.otlp import encode_requests
+from otel_gpuflame.findings.find import find
+from otel_gpuflame.findings.model import Finding
 from otel_gpuflame.pipeline.encoding import EncodingProcess
 from tests.unit.encode.bundles import waits_and_launches
+from tests.unit.findings.programs import unpinned_copy
 
 
 @pytest.fixture
@@ -28,6 +31,17 @@ def test_requests_are_the_same(encode: EncodingProcess) -> None:
     here = encode_requests([waits_and_launches()], dropped=Counter())
     assert [e.request for e in there] == [e.request for e in here]
     assert not dropped
+
+
+def test_findings_come_from_where_bundles_are_encoded() -> None:
+    """Rules are asked there, too, and only if somebody wants to know."""
+    noted: list[Finding] = []
+    encode = EncodingProcess(noted.extend)
+    bundles = unpinned_copy().bundles()
+    encode(bundles, dropped=Counter())
+    encode.close()
+    assert noted == find(bundles)
+    assert len(noted) == 1
 
 
 def test_a_process_that_dies_is_replaced() -> None:

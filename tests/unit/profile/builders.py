@@ -9,6 +9,21 @@ from typing import Any
 import numpy as np
 
 from otel_gpuflame.events import apis, wire
+from otel_gpuflame.events.attributions import (
+    ATTRIBUTION,
+    AttributionArray,
+    Attributions,
+    Leaf,
+    Measure,
+)
+from otel_gpuflame.events.executions import (
+    EXECUTION,
+    NO_DEVICE,
+    DeviceInfo,
+    Devices,
+    ExecutionArray,
+    Executions,
+)
 from otel_gpuflame.events.frames import Frame, FrameKind, ProcessKey, Stack, StackKey
 from otel_gpuflame.events.records import (
     CallArray,
@@ -24,6 +39,7 @@ from otel_gpuflame.events.records import (
     Targets,
 )
 from otel_gpuflame.events.wire import CallFlag
+from otel_gpuflame.events.wire_gpu import GpuKind
 from otel_gpuflame.profile.aggregate import AggregateOptions, Aggregator
 from otel_gpuflame.profile.model import Bundle, Link, ValueType
 
@@ -39,6 +55,16 @@ STACK = Stack(KEY, PROCESS, (MAIN, STEP))
 TRACE_ID = bytes(range(1, 17))
 SPAN_ID = bytes(range(0x21, 0x29))
 ROOT_ID = bytes(range(0x31, 0x39))
+DEVICE = DeviceInfo(
+    index=3,
+    uuid="GPU-11111111-2222-3333-4444-555555555555",
+    model="NVIDIA H200",
+    multiprocessors=132,
+    threads_per_multiprocessor=2048,
+    blocks_per_multiprocessor=32,
+    registers_per_multiprocessor=65_536,
+    shared_bytes_per_multiprocessor=233_472,
+)
 SAMPLED = CallFlag.HAS_SPAN | CallFlag.SPAN_SAMPLED
 
 
@@ -68,6 +94,53 @@ def call(api: str | int, *, duration_ns: int | None = None, **fields: Any) -> Ca
 def batch(*calls: CallArray) -> Calls:
     """Calls as one event."""
     return Calls(np.concatenate(calls) if calls else np.zeros(0, wire.CALL))
+
+
+def attribution(
+    measure: Measure, value_ns: int, leaf: Leaf = Leaf.KERNEL, *, api: str = "", **fields: Any
+) -> AttributionArray:
+    """One row of `ATTRIBUTION` of the process PROCESS and the stack KEY; `leaf_api` is a name too."""
+    row = np.zeros(1, ATTRIBUTION)
+    row["measure"], row["value_ns"], row["leaf"] = measure, value_ns, leaf
+    row["api"] = apis.BY_NAME[api].id if api else 0
+    leaf_api = fields.pop("leaf_api", "")
+    row["leaf_api"] = apis.BY_NAME[leaf_api].id if leaf_api else 0
+    row["time_ns"], row["device"] = START_NS + 10, NO_DEVICE
+    process = fields.pop("process", PROCESS)
+    row["tgid"], row["process_start_ns"] = process.tgid, process.start_ns
+    row["stack_hash"] = fields.pop("key", KEY)
+    for name, value in fields.items():
+        row[name] = np.frombuffer(value, "u1") if isinstance(value, bytes) else value
+    return row
+
+
+def attributed(*rows: AttributionArray) -> Attributions:
+    """Attributions as one event."""
+    return Attributions(np.concatenate(rows))
+
+
+def execution(
+    kind: GpuKind = GpuKind.KERNEL, *, duration_ns: int = 100, **fields: Any
+) -> ExecutionArray:
+    """One row of `EXECUTION` of the process PROCESS on DEVICE; other keywords are columns."""
+    row = np.zeros(1, EXECUTION)
+    row["kind"], row["device"] = kind, DEVICE.index
+    row["start_ns"] = START_NS + 20
+    row["tgid"], row["process_start_ns"] = PROCESS.tgid, PROCESS.start_ns
+    for name, value in fields.items():
+        row[name] = value
+    row["end_ns"] = int(row["start_ns"][0]) + duration_ns
+    return row
+
+
+def executed(*rows: ExecutionArray) -> Executions:
+    """Executions as one event."""
+    return Executions(np.concatenate(rows))
+
+
+def devices(*infos: DeviceInfo) -> Devices:
+    """Devices, DEVICE unless told."""
+    return Devices(infos or (DEVICE,))
 
 
 def name_event(handle: int, name: str, *, process: ProcessKey = PROCESS, time_ns: int = 0) -> Names:

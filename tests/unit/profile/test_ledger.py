@@ -28,7 +28,7 @@ def test_kinds_and_reasons_are_those_of_the_kernel_interface() -> None:
         "free",
     )
     assert THREAD_KINDS == ("cpu_sample", "off_cpu", "driver")
-    assert EVENT_KINDS == CALL_KINDS + THREAD_KINDS
+    assert (*CALL_KINDS, *THREAD_KINDS, "execution") == EVENT_KINDS
     assert {"seen", "sent", *SOURCE_DROPS} == {o.name.lower() for o in wire.Outcome}
     assert set(SOURCE_DROPS) - set(LOSSES) == {"nested"}
 

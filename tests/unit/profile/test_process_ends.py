@@ -95,8 +95,8 @@ def test_ended_processes_are_forgotten_where_all_is_captured() -> None:
         aggregator.feed(batch(call("cuLaunchKernel", process=process, start_ns=start_ns)))
         aggregator.feed(ProcessesEnded((process,)))
         aggregator.feed(Watermark(start_ns + SECOND))
-    assert len(aggregator._resources) <= 6
-    assert len(aggregator._processes) <= 6
+    assert len(aggregator._known._resources) <= 6
+    assert len(aggregator._known._processes) <= 6
 
 
 def test_a_late_call_of_a_whole_stratum_is_counted() -> None:

@@ -194,8 +194,10 @@ def test_profiles_are_in_display_order() -> None:
 def test_sample_types_are_found_by_name() -> None:
     """The registry knows its names, and tells them when asked for another."""
     assert sample_types.by_name("gpu_copy") == GPU_COPY
-    with pytest.raises(KeyError, match="there are: gpu_wait, gpu_launch, gpu_copy"):
-        sample_types.by_name("gpu_time")
+    with pytest.raises(
+        KeyError, match="there are: gpu_wait, gpu_time, gpu_queue, gpu_idle, gpu_launch"
+    ):
+        sample_types.by_name("gpu_stall")
 
 
 def test_renamed_handles_split_by_time() -> None:

@@ -99,7 +99,8 @@ def fake(tmp_path_factory: pytest.TempPathFactory, libraries: dict[int, bytes]) 
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(seed=st.integers(0, 1 << 32), minor=st.sampled_from(sorted(VERSIONS)))
 def test_any_process_is_resolved(fake: FakeProc, raw_stack: Any, seed: int, minor: int) -> None:

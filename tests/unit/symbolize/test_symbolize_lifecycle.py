@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from otel_gpuflame.events.frames import ProcessKey, mark
+from otel_gpuflame.events.frames import ProcessKey, StackKey, mark
 from otel_gpuflame.events.wire import PythonState
 from otel_gpuflame.symbolize.cpython.detect import PythonRuntime, find_python
+from otel_gpuflame.symbolize.elf_files import ElfFiles
+from otel_gpuflame.symbolize.maps import read_maps
 from otel_gpuflame.symbolize.memory import ProcessMemory
 from otel_gpuflame.symbolize.start_time import is_same_process
 from otel_gpuflame.symbolize.symbolizer import Symbolizer
@@ -233,3 +235,71 @@ def test_memory_reads_are_bounded() -> None:
     assert memory.u32(8) is None
     memory.close()
     assert memory.read(here, 16) is None
+
+
+def test_stacks_of_calls_come_before_those_of_samples(
+    talk: Callable[..., Conversation], raw_stack: Callable[..., Any]
+) -> None:
+    """A program that ends after its first launch still has that one's frames; samples it has had for long."""
+    process = talk([sys.executable, "-c", "print(flush=True); input()"]).process
+    raws = [
+        raw_stack(process, key=StackKey(number, 0), leaf_is_instruction=number % 2 == 0)
+        for number in range(6)
+    ]
+    stacks = Symbolizer(PROC).resolve_all(raws)
+    assert [stack.key.high for stack in stacks] == [1, 3, 5, 0, 2, 4]
+
+
+def test_all_that_ends_with_the_process_is_read_before_symbols_are_looked_up(
+    talk: Callable[..., Conversation],
+    raw_stack: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Symbol tables take long: the process may be gone by the time that the first one has been read."""
+    talking = talk([sys.executable, "-c", PYTHON])
+    code = int(talking.hear())
+    runtime = find_python(talking.child.pid, PROC)
+    assert isinstance(runtime, PythonRuntime)
+    instruction = code + runtime.code.code_instructions
+    raws = [
+        raw_stack(talking.process, key=StackKey(number, 0), python=((code, instruction),))
+        for number in range(3)
+    ]
+    finish = Symbolizer._finish
+
+    def finish_when_it_has_ended(symbolizer: Symbolizer, draft: Any) -> Any:
+        talking.child.kill()
+        talking.child.wait()
+        return finish(symbolizer, draft)
+
+    monkeypatch.setattr(Symbolizer, "_finish", finish_when_it_has_ended)
+    stacks = Symbolizer(PROC).resolve_all(raws)
+    assert [[frame.name for frame in stack.frames] for stack in stacks] == [["first"]] * 3
+
+
+def test_files_of_a_process_that_has_ended_are_known_to_whoever_shares_them(
+    talk: Callable[..., Conversation], raw_stack: Callable[..., Any]
+) -> None:
+    """The first stack may be resolved when nothing leads to the files of its process any more."""
+    talking = talk([sys.executable, "-c", "print(flush=True); input()"])
+    talking.hear()
+    files = ElfFiles()
+    symbolizer = Symbolizer(PROC, files)
+    symbolizer.prepare(talking.process)
+    maps = read_maps(talking.child.pid, PROC)
+    assert maps is not None
+    mapping = next(each for each in maps.mappings if each.path.endswith("/libc.so.6"))
+    address = mapping.start + 64
+    # Somebody else looks into the file while the process lives.
+    assert files.open(talking.child.pid, mapping, PROC) is not None
+    talking.child.kill()
+    talking.child.wait()
+    raw = raw_stack(
+        talking.process,
+        native=(address,),
+        python_state=PythonState.NONE,
+        leaf_is_instruction=True,
+    )
+    (stack,) = symbolizer.resolve_all([raw])
+    assert stack.frames[-1].module.endswith("/libc.so.6")
+    assert symbolizer.counters()["elf_files_unreadable"] == 0

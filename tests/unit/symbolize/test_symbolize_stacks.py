@@ -92,6 +92,10 @@ def test_without_python_all_native_frames_are_shown(state: PythonState) -> None:
     [
         (PythonState.UNREADABLE, "[Python stack cut]"),
         (PythonState.TRUNCATED, "[Python stack truncated]"),
+        (
+            PythonState.NOT_FOUND,
+            "[no Python frames: more threads than are searched at a time]",
+        ),
     ],
 )
 def test_missing_python_frames_are_marked_at_the_root(state: PythonState, first: str) -> None:

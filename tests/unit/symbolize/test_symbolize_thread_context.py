@@ -17,6 +17,8 @@ from otel_gpuflame.symbolize.elf import (
     MemoryBytes,
     read_headers,
 )
+from otel_gpuflame.symbolize.elf_files import ElfFile, ElfFiles, FileIdentity
+from otel_gpuflame.symbolize.maps import Mapping
 from otel_gpuflame.symbolize.thread_context import find_thread_context
 
 PROC = Path("/proc")
@@ -169,6 +171,30 @@ def test_a_process_without_publisher_has_none(
     with start([program]) as (child, output):
         output.readline()
         assert find_thread_context(child.pid, PROC) is None
+
+
+def test_files_without_the_symbol_are_not_opened_again(
+    build: Callable[..., Path], start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that maps a library more has only that one searched."""
+    source = '#include <stdio.h>\nint main(void) { puts(""); fflush(stdout); return getchar(); }'
+    opened: list[str] = []
+    open_file = ElfFiles.open
+
+    def note(files: ElfFiles, pid: int, mapping: Mapping, proc: Path) -> ElfFile | None:
+        opened.append(mapping.path)
+        return open_file(files, pid, mapping, proc)
+
+    monkeypatch.setattr(ElfFiles, "open", note)
+    without: set[FileIdentity] = set()
+    with start([build("program", source)]) as (child, output):
+        output.readline()
+        for _ in range(2):
+            assert find_thread_context(child.pid, PROC, ElfFiles(), without) is None
+        assert len(opened) == len(without) > 1
+        one_more = without.pop()
+        assert find_thread_context(child.pid, PROC, ElfFiles(), without) is None
+        assert opened[-1] == one_more[2]
 
 
 def test_a_process_that_is_gone_has_none() -> None:

@@ -20,17 +20,20 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from otel_gpuflame.events import wire
 from tests.fakes.build import FAKES, fake_environment
-from tests.integration.bpf.recording import ROOT
+from tests.fakes.steps import STAYS
+from tests.integration.bpf.recording import LIMIT_S, ROOT
 from tests.integration.bpf.session import Running, running
 from tests.integration.collector.resolve import ResolvedProfile, resolve_profiles
 from tests.integration.collector.sink import OtlpSink
 
-LIMIT_S: Final = 60
 ESTIMATED: Final = "otel_gpuflame/estimated"
-FULL: Final = ("--window", "2", "--duty", "100%")
+FLUSH_S: Final = 240.0
+"""What an agent may take to send the rest: a bound against hanging, not what it should take."""
+FULL: Final = ("--window", "2", "--duty", "100%", "--shutdown", str(FLUSH_S))
 UPROBE: Final = "uprobe_multi"
 CUDA_WITH_WINDOW: Final = 4
 """Entry probes of libcuda: launches that are always on, launches in windows, waits, names. One link each."""
@@ -43,12 +46,14 @@ def unique(name: str) -> str:
     return f"{name}-{uuid.uuid4().hex[:8]}"
 
 
-def wait_until(condition: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> None:
+def wait_until(
+    condition: Callable[[], bool], what: str, limit_s: float = LIMIT_S, pause_s: float = 0.02
+) -> None:
     """Look until it holds."""
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {limit_s} s: {what}"
-        time.sleep(0.02)
+        time.sleep(pause_s)
 
 
 def own_driver(fakes: Path, directory: Path) -> dict[str, str]:
@@ -78,6 +83,11 @@ class Link:
     program_id: int
     path: str
     points: int
+
+
+def _state(task: Path) -> str:
+    """Of a thread, one letter."""
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 def links_of(pid: int) -> list[Link]:
@@ -151,12 +161,16 @@ class Agent:
         """Send a signal."""
         self.running.process.send_signal(number)
 
-    def stop(self) -> float:
-        """End it in order; seconds that this took."""
-        begin = time.monotonic()
+    def stop(self) -> None:
+        """End it in order."""
         self.send(signal.SIGTERM)
         assert self.running.finish() == 0, self.log
-        return time.monotonic() - begin
+
+    def pause(self) -> None:
+        """Stop all of its threads, until SIGCONT."""
+        self.send(signal.SIGSTOP)
+        tasks = Path("/proc") / str(self.pid) / "task"
+        wait_until(lambda: {_state(task) for task in tasks.iterdir()} == {"T"}, "it to stop")
 
 
 def agent_command(endpoint: str, *options: str) -> list[str]:
@@ -237,19 +251,60 @@ def assert_accounted(expected: Mapping[str, int], sink: OtlpSink) -> None:
     assert sum(missing.values()) <= losses(sink), f"{missing} of {seen}"
 
 
+def has_arrived(service: str, launches: int, sink: OtlpSink) -> bool:
+    """Whether so many launches of a service were sent, but for what was counted as lost."""
+    return totals(sink)[service, "gpu_launch"] + losses(sink) >= launches
+
+
+def stays(environment: Mapping[str, str], service: str = "") -> dict[str, str]:
+    """Environment of a program that is to live until `end_when` lets it go; without a service it has its own name."""
+    named = {"OTEL_SERVICE_NAME": service} if service else {}
+    return {**environment, STAYS: "1", **named}
+
+
+def end_when(
+    condition: Callable[[dict[str, Any]], bool], program: Running, *, said: int = 0
+) -> dict[str, Any]:
+    """Let a program that stays end when something holds of the truth that it has told; the truth.
+
+    The agent finds out what a program is while it lives. `said` lines have come before.
+    """
+    truth = program.truth(said)
+    wait_until(lambda: condition(truth), f"what is known of {truth}", pause_s=0.2)
+    program.go()
+    assert program.finish() == 0, program.stderr.text()
+    return truth
+
+
 def stale_entries(pid: int) -> int:
     """Entries of the agent's maps keyed by process (targets, costs) whose process does not exist."""
-    stale = 0
-    for entry in (Path("/proc") / str(pid) / "fdinfo").iterdir():
+    sizes = (wire.TARGET.itemsize, wire.COST.itemsize)
+    pids = [each for size in sizes for each in _by_process(pid, size)]
+    return sum(not os.path.exists(f"/proc/{each}") for each in pids)
+
+
+def is_known(agent_pid: int, pid: int) -> bool:
+    """Whether the agent has looked at a Python program since it was started: BPF knows where its frames are."""
+    return any(_by_process(agent_pid, wire.TARGET.itemsize).get(pid, b""))
+
+
+def _by_process(agent_pid: int, value_bytes: int) -> dict[int, bytes]:
+    """Entries by pid of the agent's maps that have a process for a key and values of this size."""
+    found = {}
+    for entry in (Path("/proc") / str(agent_pid) / "fdinfo").iterdir():
         with contextlib.suppress(OSError):
             facts = dict(
                 line.split(":\t", 1) for line in entry.read_text().splitlines() if ":\t" in line
             )
             is_hash = facts.get("map_type") == "1"
-            if is_hash and facts["key_size"] == "4" and facts["value_size"] in ("56", "16"):
+            if is_hash and (facts["key_size"], facts["value_size"]) == ("4", str(value_bytes)):
                 command = ["bpftool", "-j", "map", "dump", "id", facts["map_id"]]
                 dump = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-                keys = [b"".join(int(b, 16).to_bytes(1, "little") for b in e["key"]) for e in dump]
-                pids = [int.from_bytes(key, "little") for key in keys]
-                stale += sum(not os.path.exists(f"/proc/{each}") for each in pids)
-    return stale
+                found.update(
+                    {int.from_bytes(_bytes(e["key"]), "little"): _bytes(e["value"]) for e in dump}
+                )
+    return found
+
+
+def _bytes(words: list[str]) -> bytes:
+    return bytes(int(word, 16) for word in words)

@@ -7,16 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.bpf.agent.churn import Churn, Load
+from tests.integration.bpf.agent.churn import MAX_GROWTH_KIB, Churn, Load
 from tests.integration.bpf.agent.harness import FULL, agent, beacon
 from tests.integration.collector.sink import OtlpSink
 
-pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
+pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("side_by_side")]
 
 LOAD = Load(short=300, long=10, duration_s=40)
-MAX_GROWTH_KIB = 8 * 1024
-"""Between the 60th and the last process: the heap's fragments. A kilobyte kept of each process would not be seen here,
-but in the benchmark of a thousand."""
 
 
 def test_short_processes_are_counted_and_forgotten(

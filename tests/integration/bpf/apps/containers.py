@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from tests.fakes import app_common
+from tests.fakes.steps import STAYS
 
 
 class Program:
@@ -42,6 +43,9 @@ class Program:
         """Print its truth."""
         truth = json.loads(self._line())
         app_common.emit({"name": self.name, "host_pid": self.host_pid, **truth})
+        if os.environ.get(STAYS):
+            # As long as we have.
+            self.go()
         if self._process.wait():
             sys.exit(f"{self.name} ended with {self._process.returncode}")
 

@@ -6,16 +6,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
-import json
 import mmap
 import os
 import select
 import sys
 import time
 
+from tests.fakes import steps
+
 IOCTLS, POLLS, PPOLLS, MMAPS = 23, 7, 5, 3
 COMMAND, OTHER_COMMAND = 0x1234, 0x4321
-BLOCKED_MS = 40
+BLOCKED_MS = 200
 
 
 class PollDescriptor(ctypes.Structure):
@@ -55,15 +56,16 @@ def wait_for_device(fd: int) -> int:
 
 
 def main() -> None:
-    """With `forever`, wait for a device that never answers; else print what was done."""
+    """With `forever`, wait for a device that never answers; else print what was done, `--hold` as everywhere."""
     terminal, _ = os.openpty()
     if sys.argv[1:] == ["forever"]:
-        print(json.dumps({"ready": True}), flush=True)
-        sys.stdin.readline()
-        print(json.dumps({"waiting": True}), flush=True)
+        steps.hold()
+        steps.say({"waiting": True})
         poll = select.poll()
         poll.register(terminal, select.POLLIN)
         poll.poll(None)
+    if sys.argv[1:] == ["--hold"]:
+        steps.hold()
     null, zero = os.open("/dev/null", os.O_RDWR), os.open("/dev/zero", os.O_RDWR)
     read_end, _ = os.pipe()
     begin_ns = time.monotonic_ns()
@@ -88,7 +90,7 @@ def main() -> None:
         "zero": os.fstat(zero).st_rdev,
         "terminal": os.fstat(terminal).st_rdev,
     }
-    print(json.dumps(truth), flush=True)
+    steps.tell(truth)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ import os
 from tests.fakes import app_common
 from tests.fakes.cuda_driver import FakeCuda
 
-KERNEL_NS = 10_000_000
-
 
 def launch_at_depth(cuda: FakeCuda, depth: int) -> None:
     """A launch whose stack has `depth` more frames of this function."""
@@ -20,21 +18,19 @@ def launch_at_depth(cuda: FakeCuda, depth: int) -> None:
 
 
 def main() -> None:
-    """Launch at every depth, waiting in between or not, and print the truth."""
+    """Launch at every depth at once, and say so; with --again then once more, each launch a step of its own."""
     parser = app_common.parser(__doc__ or "")
     parser.add_argument("depths", type=int)
-    parser.add_argument("--again", action="store_true", help="then once more, each with a wait")
+    parser.add_argument("--again", action="store_true")
     options = parser.parse_args()
     cuda = FakeCuda()
-    cuda.set_duration_ns(app_common.KERNEL, KERNEL_NS)
     app_common.hold(options)
     for one_by_one in (False, True) if options.again else (False,):
         for depth in range(options.depths):
             launch_at_depth(cuda, depth)
             if one_by_one:
-                cuda.synchronize()
-    cuda.synchronize()
-    app_common.emit({"pid": os.getpid(), "launches": cuda.counters().launches})
+                app_common.emit({"depth": depth})
+        app_common.emit({"pid": os.getpid(), "launches": cuda.counters().launches})
 
 
 if __name__ == "__main__":

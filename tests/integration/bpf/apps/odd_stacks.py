@@ -3,17 +3,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.fakes import app_common
 from tests.fakes.cuda_driver import FakeCuda
 
-KERNEL_NS = 300_000_000
+KERNEL_NS = 10_000_000
 THREADS = 400
+TOO_MANY_THREADS = 1100
+"""512 are searched at a time: the oldest is found with the third call that looks for it."""
+WAITS = 5
 DEPTH = 200
 MARK = "  # " + "WAIT LINE"
 
@@ -34,11 +39,34 @@ def deep(cuda: FakeCuda, depth: int = DEPTH) -> None:
 
 def many_threads(cuda: FakeCuda) -> None:
     """In the oldest of many threads: the interpreter lists the newest first."""
+    with idle_threads(THREADS):
+        wait_here(cuda)
+
+
+def too_many_threads(cuda: FakeCuda) -> None:
+    """In the oldest of more threads than are searched at a time, again and again."""
+    with idle_threads(TOO_MANY_THREADS):
+        for _ in range(WAITS):
+            wait_here(cuda)
+
+
+def foreign_thread(cuda: FakeCuda) -> None:
+    """In a thread that C made, first without Python, then in a function of Python that C calls."""
+    from_c = ctypes.CFUNCTYPE(None)(lambda: wait_here(cuda))
+    library = ctypes.CDLL(os.environ["FOREIGN_THREAD"])
+    cuda.launch(app_common.KERNEL)
+    assert library.wait_then_call(WAITS, from_c) == 0
+
+
+@contextlib.contextmanager
+def idle_threads(count: int) -> Iterator[None]:
+    """Threads that are younger than the one that asked for them."""
     done = threading.Event()
-    threads = [threading.Thread(target=done.wait) for _ in range(THREADS)]
+    threads = [threading.Thread(target=done.wait) for _ in range(count)]
+    threading.stack_size(1 << 16)
     for thread in threads:
         thread.start()
-    wait_here(cuda)
+    yield
     done.set()
     for thread in threads:
         thread.join()
@@ -64,7 +92,8 @@ def wait_line() -> int:
 
 
 SHAPES: dict[str, Callable[[FakeCuda], None]] = {
-    each.__name__: each for each in (deep, many_threads, subinterpreter)
+    each.__name__: each
+    for each in (deep, many_threads, too_many_threads, foreign_thread, subinterpreter)
 }
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from tests.fakes.app_opencl import KERNEL, SOURCE, make_queue
 MARK = "  # " + "LINE "
 SIZE = 1 << 20
 SIZE_BYTES = 4 * SIZE
-LINGER_S = 1.0
-"""Frames are read from the living process."""
+RECTANGLE = (64, 3, 5)
+"""Bytes, rows, slices."""
 
 
 def finish(queue: Any) -> None:
@@ -38,6 +37,29 @@ def blocking_write(cl: Any, queue: Any, host: Any, buffer: Any) -> None:
     cl.enqueue_copy(queue, buffer, host, is_blocking=True)  # LINE blocking_write
 
 
+def blocking_map(cl: Any, queue: Any, buffer: Any) -> None:
+    """A map that returns when the memory is there."""
+    flags, shape = cl.map_flags.READ, (SIZE,)
+    view, _ = cl.enqueue_map_buffer(queue, buffer, flags, 0, shape, "f4")  # LINE blocking_map
+    view.base.release(queue)
+
+
+def blocking_image_map(cl: Any, queue: Any, image: Any) -> None:
+    """The same of an image."""
+    flags, shape = cl.map_flags.READ, (4, 4, 4)
+    view = cl.enqueue_map_image(  # LINE blocking_image_map
+        queue, image, flags, (0, 0, 0), (4, 4, 1), shape, "u1"
+    )
+    view[0].base.release(queue)
+
+
+def blocking_rectangles(cl: Any, queue: Any, host: Any, buffer: Any) -> None:
+    """Copies of rectangles, one each way."""
+    place = {"buffer_origin": (0, 0, 0), "host_origin": (0, 0, 0), "region": RECTANGLE}
+    cl.enqueue_copy(queue, host, buffer, is_blocking=True, **place)  # LINE blocking_rectangles
+    cl.enqueue_copy(queue, buffer, host, is_blocking=True, **place)
+
+
 def read_later(cl: Any, queue: Any, host: Any, buffer: Any) -> Any:
     """A copy that only gets queued."""
     return cl.enqueue_copy(queue, host, buffer, is_blocking=False)  # LINE read_later
@@ -56,7 +78,7 @@ def main() -> None:
     import numpy as np  # noqa: PLC0415 - as in app_opencl
     import pyopencl as cl  # noqa: PLC0415
 
-    context, queue = make_queue(cl)
+    context, queue = make_queue(cl, profiling=True)
     app_common.hold(options)
     kernel = cl.Kernel(cl.Program(context, SOURCE).build(), KERNEL)
     host = np.ones(SIZE, np.float32)
@@ -72,8 +94,14 @@ def main() -> None:
     finish(queue)
     blocking_read(cl, queue, host, second)
     later.wait()
+    pixels = cl.ImageFormat(cl.channel_order.RGBA, cl.channel_type.UNSIGNED_INT8)
+    blocking_map(cl, queue, first)
+    blocking_image_map(cl, queue, cl.create_image(context, cl.mem_flags.READ_WRITE, pixels, (4, 4)))
+    blocking_rectangles(cl, queue, host, first)
+    origins = {"src_origin": (0, 0, 0), "dst_origin": (0, 0, 0), "region": RECTANGLE}
+    cl.enqueue_copy(queue, first, second, **origins)
+    queue.finish()
     app_common.emit({"pid": os.getpid(), "lines": marked_lines(), "size_bytes": SIZE_BYTES})
-    time.sleep(LINGER_S)
 
 
 if __name__ == "__main__":

@@ -95,6 +95,9 @@ def main():
     results = list(generate(driver, 3))
     stacks = [stack for _, stack in results]
     print(json.dumps({"pid": os.getpid(), "stacks": stacks, "version": sys.version}))
+    sys.stdout.flush()
+    if os.environ.get("FAKE_APP_STAYS"):
+        sys.stdin.readline()
 
 
 if __name__ == "__main__":

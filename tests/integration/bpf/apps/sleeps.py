@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
-import json
 import os
+import resource
 import sys
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
+
+from tests.fakes import steps
 
 LONG_S, LONG_COUNT = 0.05, 10
 BRIEF_S, BRIEF_COUNT = 0.0002, 300
@@ -31,20 +35,31 @@ def sleep_briefly(durations_ns: list[int]) -> int:
     return sys._getframe().f_code.co_firstlineno + 4
 
 
-def run(function: object, truth: dict[str, object]) -> None:
+def switches() -> int:
+    """How often this thread has left the CPU, of its own will or not."""
+    usage = resource.getrusage(resource.RUSAGE_THREAD)
+    return usage.ru_nvcsw + usage.ru_nivcsw
+
+
+def run(function: Callable[[list[int]], int], truth: dict[str, Any]) -> None:
     """Run one of the two and note what it did."""
     durations_ns: list[int] = []
-    line = function(durations_ns)  # type: ignore[operator]
-    truth[function.__name__] = {  # type: ignore[attr-defined]
+    switches_before, cpu_before_ns = switches(), time.thread_time_ns()
+    line = function(durations_ns)
+    truth[function.__name__] = {
         "tid": threading.get_native_id(),
         "line": line,
         "durations_ns": durations_ns,
+        "cpu_ns": time.thread_time_ns() - cpu_before_ns,
+        "switches": switches() - switches_before,
     }
 
 
 def main() -> None:
     """Print the truth of both threads."""
-    truth: dict[str, object] = {"pid": os.getpid(), "long_ns": int(LONG_S * 1e9)}
+    truth: dict[str, Any] = {"pid": os.getpid(), "long_ns": int(LONG_S * 1e9)}
+    if "--hold" in sys.argv:
+        steps.hold()
     threads = [
         threading.Thread(target=run, args=(function, truth))
         for function in (sleep_long, sleep_briefly)
@@ -53,7 +68,7 @@ def main() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    print(json.dumps(truth), flush=True)
+    steps.tell(truth)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -17,8 +16,6 @@ from tests.fakes.cuda_driver import FakeCuda
 
 ROUNDS = 50
 KERNEL_NS = 200_000
-LINGER_S = 1.0
-"""Frames are read from the living process: time for that also on a loaded machine."""
 UNSAMPLED = SpanContext(
     trace_id=0xA5A5 << 64 | 0x5A5A, span_id=0xBEEF, is_remote=False, trace_flags=TraceFlags(0)
 )
@@ -100,7 +97,6 @@ def main() -> None:
             "unsampled": {"launches": unsampled.launches, "waits": 1},
         }
     )
-    time.sleep(LINGER_S)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from otel_gpuflame.capture.live import LiveCapture, LiveOptions
 from otel_gpuflame.events.capture_writer import CaptureWriter
 
 _STEP_NS = 20_000_000
-_LIMIT_S = 60
+_LIMIT_S = 500
 # A new process is looked at again for a second after it has changed.
 _QUIET_S = 1.5
 

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Target program: makes N launches on the fake driver, lives MS milliseconds more, prints N and exits with a status. */
+/*
+ * Target program: makes N launches on the fake driver, lives MS milliseconds more, prints N and exits with a status, or
+ * becomes the program that the rest of the command line names.
+ */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "abi.h"
 
@@ -40,5 +44,10 @@ int main(int count, char **arguments)
 			exit(101);
 	nanosleep(&rest, NULL);
 	printf("%ld\n", launches);
+	if (count > 4) {
+		fflush(stdout);
+		execv(arguments[4], arguments + 4);
+		return 102;
+	}
 	return count > 3 ? atoi(arguments[3]) : 0;
 }

@@ -1,0 +1,36 @@
+"""Where the injected library is, and how a program gets it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from otel_gpuflame.errors import SourceUnavailable
+
+VARIABLE: Final = "CUDA_INJECTION64_PATH"
+"""The CUDA driver loads the library that this names, in cuInit."""
+LIBRARY: Final = Path(__file__).resolve().parents[2] / "_artifacts" / "libogf_inject.so"
+
+
+def library_path() -> Path:
+    """Absolute path of the packaged library. Raises SourceUnavailable where it was not built."""
+    if not LIBRARY.is_file():
+        raise SourceUnavailable(
+            f"{LIBRARY} is missing: run `make native`, or reinstall the package where a C compiler is"
+        )
+    return LIBRARY
+
+
+def injecting(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` with our library in it.
+
+    Raises SourceUnavailable where it was not built, or where another one is in its place: the driver loads only one.
+    """
+    present = environment.get(VARIABLE, "")
+    if os.path.basename(present) == LIBRARY.name:
+        return dict(environment)
+    if present:
+        raise SourceUnavailable(f"{VARIABLE} is already set to {present}: unset it")
+    return {**environment, VARIABLE: str(library_path())}

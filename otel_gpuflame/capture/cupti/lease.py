@@ -1,0 +1,72 @@
+"""The lease: what the exporter writes, and the library follows. When the exporter dies, it runs out by itself."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from typing import Final
+
+from otel_gpuflame.capture.cupti.region import Region
+
+LEASE_NS: Final = 3_000_000_000
+PROLONG_EVERY_NS: Final = 1_000_000_000
+
+_FUTEX: Final = {"x86_64": 202, "aarch64": 98}
+_FUTEX_WAKE: Final = 1
+_ALL: Final = 0x7FFFFFFF
+_UINT32: Final = 0xFFFFFFFF
+
+
+class Lease:
+    """Of one region, while that is open.
+
+    `clock_offset_ns` is what the clock of the process is ahead of ours (time namespaces).
+    """
+
+    def __init__(self, region: Region, clock_offset_ns: int = 0) -> None:
+        self._region = region
+        self._clock_offset_ns = clock_offset_ns
+        self._prolonged_ns = 0
+        self.is_running = False
+
+    def begin(self, now_ns: int) -> None:
+        """Have the library open a window, or another one."""
+        self._region.control["generation"][0] = (
+            int(self._region.control["generation"][0]) + 1
+        ) & _UINT32
+        self.is_running = True
+        self._prolong(now_ns)
+
+    def keep(self, now_ns: int) -> None:
+        """Prolong a running lease when a second has gone by."""
+        if self.is_running and now_ns - self._prolonged_ns >= PROLONG_EVERY_NS:
+            self._prolong(now_ns)
+
+    def end(self) -> None:
+        """Have the library close its window."""
+        self.is_running = False
+        self._region.control["lease_until_ns"][0] = 0
+        self._wake()
+
+    def give_back(self, records_tail: int) -> None:
+        """Records before this have been read: their slots can be used again."""
+        self._region.control["records_tail"][0] = records_tail
+
+    def _prolong(self, now_ns: int) -> None:
+        self._prolonged_ns = now_ns
+        self._region.control["lease_until_ns"][0] = max(
+            now_ns + LEASE_NS + self._clock_offset_ns, 1
+        )
+        self._wake()
+
+    def _wake(self) -> None:
+        self._region.control["wake"][0] = (int(self._region.control["wake"][0]) + 1) & _UINT32
+        number = _FUTEX.get(platform.machine())
+        if number is not None:
+            # Without FUTEX_PRIVATE_FLAG: the waiter is another process. Nothing to do if it does not wait.
+            _libc.syscall(
+                number, ctypes.c_void_p(self._region.control.ctypes.data), _FUTEX_WAKE, _ALL
+            )
+
+
+_libc: Final = ctypes.CDLL(None)

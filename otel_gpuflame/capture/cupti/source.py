@@ -1,0 +1,268 @@
+"""What the GPU side of all targets says: finds their regions, has them record, and reads them.
+
+A window lasts from `begin` to `finish`, in all processes that have or get a region meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from otel_gpuflame.capture.bpf.decode import ProcessChange
+from otel_gpuflame.capture.cupti import messages
+from otel_gpuflame.capture.cupti.clock import clock_offset_ns
+from otel_gpuflame.capture.cupti.counts import MALFORMED_READ, Counts
+from otel_gpuflame.capture.cupti.devices import HostDevices
+from otel_gpuflame.capture.cupti.errors import (
+    InUseError,
+    MalformedError,
+    NotOursError,
+    OtherVersionError,
+    RegionError,
+)
+from otel_gpuflame.capture.cupti.find import open_region, region_descriptors
+from otel_gpuflame.capture.cupti.intake import Intake, Pump
+from otel_gpuflame.capture.cupti.region import Region
+from otel_gpuflame.capture.cupti.session import MAX_MALFORMED, Session
+from otel_gpuflame.events import wire
+from otel_gpuflame.events.frames import ProcessKey
+from otel_gpuflame.events.records import Event, LossCount
+from otel_gpuflame.symbolize.start_time import start_monotonic_ns
+
+logger = logging.getLogger(__name__)
+
+_MS: Final = 1_000_000
+_LOOK_AGAIN_NS: Final = tuple(ms * _MS for ms in (0, 2, 5, 10, 20, 50, 100, 200, 500))
+"""After a process was born or mapped code: the library makes its region within 0.1 ms of being loaded."""
+_LOOK_EVERY_NS: Final = 2_000 * _MS
+"""Afterwards. A look takes about 2 µs a descriptor."""
+_MAX_LOOKS: Final = 64
+"""In one round."""
+_MAX_CANDIDATES: Final = 4
+"""Looked at of each process in one look. Honest ones have one."""
+_MAX_TOLD: Final = 1 << 10
+
+
+@dataclass(slots=True)
+class _Search:
+    """What is known of a process without a region."""
+
+    due_ns: int
+    looks: int = 0
+    failures: int = 0
+    """Looks that found a region which cannot be one. A process with too many is left alone."""
+
+
+class GpuSource:
+    """Regions of all targets. Never raises for what a target does, and never blocks."""
+
+    def __init__(self, readable: Callable[[str], str], proc: Path = Path("/proc")) -> None:
+        self._readable = readable
+        self._proc = proc
+        self._devices = HostDevices()
+        self._sessions: dict[int, Session] = {}
+        self._searches: dict[int, _Search] = {}
+        self._keys: dict[int, ProcessKey] = {}
+        self._left: Counts = Counter()
+        """Counts of sessions that are over."""
+        self._told: set[object] = set()
+        self._is_on = False
+        self._waiting: list[Event] = []
+        self._pump: Pump | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no process has an open window."""
+        return not any(session.is_open for session in self._sessions.values())
+
+    def start(self) -> None:
+        """Take records out of rings from now on, also while nobody calls `step`."""
+        self._pump = Pump(self._intakes, time.monotonic_ns)
+        self._pump.start()
+
+    def begin(self, now_ns: int) -> None:
+        """Have all processes record, those that come later too."""
+        self._is_on = True
+        for session in self._sessions.values():
+            session.intake.begin(now_ns)
+
+    def finish(self) -> None:
+        """Have all processes stop. Their last records come within a second: see `is_idle`."""
+        self._is_on = False
+        for session in self._sessions.values():
+            session.intake.end()
+
+    def close(self, now_ns: int, reason: str = "not_flushed") -> list[Event]:
+        """Let go of everything: what is left, then ends of all windows. Safe to call twice."""
+        if self._pump is not None:
+            self._pump.stop()
+            self._pump = None
+        events: list[Event] = []
+        for pid in tuple(self._sessions):
+            events += self._end(pid, now_ns, reason)
+        return events
+
+    def know(self, process: ProcessKey) -> None:
+        """The pid of `process` means it, from now on."""
+        self._keys[process.tgid] = process
+        session = self._sessions.get(process.tgid)
+        if session is not None and not session.know(process):
+            # Of a former process with that pid, whose end was not reported.
+            self._waiting += self._end(process.tgid, time.monotonic_ns(), "process_ended")
+
+    def forget(self, process: ProcessKey) -> None:
+        """The process has ended, and its pid may mean another one soon."""
+        if self._keys.get(process.tgid) == process:
+            del self._keys[process.tgid]
+
+    def follow(self, change: ProcessChange, now_ns: int) -> None:
+        """BPF has reported that a process was born, replaced its program or mapped code: it may have a region soon."""
+        if change.change is wire.ProcessChange.EXIT:
+            return
+        pid = change.process.tgid
+        if change.change is wire.ProcessChange.EXEC:
+            # The region of the program before is no longer written to.
+            self._waiting += self._end(pid, now_ns, "process_ended")
+            self._searches.pop(pid, None)
+        self.know(change.process)
+        search = self._searches.get(pid)
+        if search is not None:
+            search.due_ns, search.looks = now_ns, 0
+
+    def look(self, pids: Collection[int], now_ns: int) -> None:
+        """Follow the processes: these live, others are gone."""
+        living = set(pids)
+        for pid in self._sessions.keys() - living:
+            self._waiting += self._end(pid, now_ns, "process_ended")
+        for gone in self._searches.keys() - living:
+            del self._searches[gone]
+        for pid in living - self._sessions.keys() - self._searches.keys():
+            self._searches[pid] = _Search(now_ns)
+        due = [pid for pid, search in self._searches.items() if search.due_ns <= now_ns]
+        for pid in sorted(due, key=lambda pid: self._searches[pid].due_ns)[:_MAX_LOOKS]:
+            self._look_at(pid, now_ns)
+
+    def next_look_ns(self) -> int | None:
+        """When a process is due to be looked at soon after it has changed; None where none is."""
+        soon = [s.due_ns for s in self._searches.values() if s.looks < len(_LOOK_AGAIN_NS)]
+        return min(soon, default=None)
+
+    def step(self, now_ns: int) -> list[Event]:
+        """What all processes have written since: of each process devices and names before rows that use them."""
+        events, self._waiting = self._waiting, []
+        for pid, session in tuple(self._sessions.items()):
+            events += session.poll(now_ns)
+            self._tell_unusable(session)
+            if session.has_failed:
+                events += self._end(pid, now_ns, "malformed")
+        return events
+
+    def counters(self) -> list[LossCount]:
+        """Totals since the start, see `counts`."""
+        totals = Counter(self._left)
+        for session in self._sessions.values():
+            totals += session.totals()
+        return [LossCount(*name, count) for name, count in sorted(totals.items())]
+
+    def _intakes(self) -> list[Intake]:
+        return [session.intake for session in tuple(self._sessions.values())]
+
+    def _look_at(self, pid: int, now_ns: int) -> None:
+        search = self._searches[pid]
+        search.looks += 1
+        quick = search.looks < len(_LOOK_AGAIN_NS)
+        search.due_ns = now_ns + (_LOOK_AGAIN_NS[search.looks] if quick else _LOOK_EVERY_NS)
+        if search.failures >= MAX_MALFORMED:
+            return
+        try:
+            for path in islice(region_descriptors(pid, self._proc), _MAX_CANDIDATES):
+                if self._open(path, pid, search, now_ns):
+                    return
+        except OSError as error:
+            self._tell_refused("looked for", pid, error)
+
+    def _open(self, path: str, pid: int, search: _Search, now_ns: int) -> bool:
+        """Whether that is all there is to this look: a process has one region, whatever becomes of it."""
+        known = {session.inode for session in self._sessions.values()}
+        try:
+            self._start(Region(open_region(path, pid, self._proc, known)), pid, now_ns)
+        except NotOursError:
+            return False
+        except InUseError:
+            text = f"process {pid}: another exporter reads its GPU times: stop that one"
+            self._tell("in use", text)
+        except RegionError as error:
+            self._note_failure(error, pid, search)
+        except (FileNotFoundError, ProcessLookupError):
+            # Ended meanwhile, or the descriptor was closed.
+            return False
+        except OSError as error:
+            self._tell_refused("read", pid, error)
+        return True
+
+    def _start(self, region: Region, pid: int, now_ns: int) -> None:
+        process = self._keys.get(pid)
+        session = Session(
+            region,
+            process or ProcessKey(pid, start_monotonic_ns(pid, self._proc) or 0),
+            self._devices,
+            self._readable,
+            is_known=process is not None,
+            clock_offset_ns=clock_offset_ns(pid, self._proc),
+        )
+        del self._searches[pid]
+        self._sessions[pid] = session
+        if self._is_on:
+            session.intake.begin(now_ns)
+
+    def _end(self, pid: int, now_ns: int, reason: str) -> list[Event]:
+        session = self._sessions.pop(pid, None)
+        if session is None:
+            return []
+        if session.has_failed:
+            self._searches[pid] = _Search(now_ns, failures=MAX_MALFORMED)
+        events = session.end(now_ns, reason)
+        self._left += session.totals()
+        return events
+
+    def _note_failure(self, error: RegionError, pid: int, search: _Search) -> None:
+        if isinstance(error, OtherVersionError):
+            search.failures = MAX_MALFORMED
+            self._tell(
+                "version",
+                f"process {pid}: its GPU times cannot be read: {error}: restart it with the library of this version "
+                "(otel-gpuflame env)",
+            )
+            return
+        search.failures += 1
+        if isinstance(error, MalformedError) or search.failures == MAX_MALFORMED:
+            self._left[MALFORMED_READ] += 1
+        if search.failures == MAX_MALFORMED:
+            self._tell(pid, f"process {pid}: its GPU times are left alone: {error}")
+
+    def _tell_unusable(self, session: Session) -> None:
+        if session.unusable is not None:
+            text = messages.unusable(*session.unusable)
+            self._tell(
+                ("unusable", session.unusable),
+                f"process {session.process.tgid}: no GPU times: {text}",
+            )
+
+    def _tell_refused(self, what: str, pid: int, error: OSError) -> None:
+        is_full = error.errno in (errno.EMFILE, errno.ENFILE)
+        remedy = "raise ulimit -n" if is_full else "run as root, or give CAP_SYS_PTRACE"
+        text = f"process {pid}: its GPU times cannot be {what}: {error.strerror}: {remedy}"
+        self._tell(("refused", error.errno), text)
+
+    def _tell(self, key: object, text: str) -> None:
+        """Say it once."""
+        if key not in self._told and len(self._told) < _MAX_TOLD:
+            self._told.add(key)
+            logger.warning("%s", text)

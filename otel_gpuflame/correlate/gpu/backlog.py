@@ -1,0 +1,124 @@
+"""Rows that wait for their time to come: each is looked at once when it arrives, and once when it is due."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_gpuflame.correlate.gpu.rows import concatenate
+
+Rows = NDArray[np.void]
+Numbers = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A batch, or what is left of one."""
+
+    rows: Rows
+    numbers: Numbers
+    due_ns: NDArray[np.int64]
+    first_ns: int
+    last_ns: int
+
+
+@dataclass(slots=True)
+class Backlog:
+    """Rows of one dtype with the number of their process, taken out by time.
+
+    Batches are kept as they came: nearly all of them are due as a whole, and need not be copied to find that out.
+    """
+
+    dtype: np.dtype[Any]
+    parts: list[Part] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, rows: Rows, numbers: Numbers, due_ns: NDArray[np.int64]) -> None:
+        """`rows` are kept, not copied."""
+        if len(rows):
+            self.parts.append(_part(rows, numbers, due_ns))
+            self.count += len(rows)
+
+    def take(self, until_ns: int) -> list[Part]:
+        """Rows that are due by `until_ns`, in the order of their arrival; the others stay."""
+        due, rest = [], []
+        for part in self.parts:
+            if part.last_ns <= until_ns:
+                due.append(part)
+            elif part.first_ns > until_ns:
+                rest.append(part)
+            else:
+                is_due = part.due_ns <= until_ns
+                due.append(_selected(part, is_due))
+                rest.append(_selected(part, ~is_due))
+        self.parts = rest
+        self.count = sum(len(part.rows) for part in rest)
+        return due
+
+    def take_rows(self, until_ns: int) -> Rows:
+        """The same as one array, without the processes."""
+        return concatenate([part.rows for part in self.take(until_ns)], self.dtype)
+
+    def drop(self, number: int) -> int:
+        """Forget the rows of a process; how many those were."""
+        before = self.count
+        kept = []
+        for part in self.parts:
+            is_kept = part.numbers != number
+            if is_kept.any():
+                kept.append(part if is_kept.all() else _selected(part, is_kept))
+        self.parts = kept
+        self.count = sum(len(part.rows) for part in kept)
+        return before - self.count
+
+    def cuts_ns(self, until_ns: int, size: int) -> list[int]:
+        """Times before `until_ns`, in order and evenly spaced, that cut what is due by then into pieces.
+
+        If rows come evenly, these have `size` rows or less.
+        """
+        if self.count <= size:
+            return []
+        first_ns = min(part.first_ns for part in self.parts)
+        last_ns = min(until_ns, self.last_ns())
+        due = sum(
+            len(part.rows)
+            if part.last_ns <= until_ns
+            else int(np.count_nonzero(part.due_ns <= until_ns))
+            for part in self.parts
+        )
+        pieces = min(-(-due // size), max(last_ns - first_ns, 1))
+        return [first_ns + (last_ns - first_ns) * piece // pieces for piece in range(1, pieces)]
+
+    def last_ns(self, number: int | None = None) -> int:
+        """When the last row is due (of a process); 0 where there is none."""
+        if number is None:
+            return max((part.last_ns for part in self.parts), default=0)
+        due_ns = [part.due_ns[part.numbers == number] for part in self.parts]
+        return max((int(each.max(initial=0)) for each in due_ns), default=0)
+
+    def middle_ns(self) -> int:
+        """The time by which half of the rows are due. There must be rows."""
+        return int(np.median(np.concatenate([part.due_ns for part in self.parts])))
+
+
+def numbers_of(parts: list[Part]) -> Numbers:
+    """The process numbers of several parts."""
+    return np.concatenate([np.empty(0, np.int32), *(part.numbers for part in parts)])
+
+
+def due_of(parts: list[Part]) -> NDArray[np.int64]:
+    """The times of several parts."""
+    return np.concatenate([np.empty(0, np.int64), *(part.due_ns for part in parts)])
+
+
+def _part(rows: Rows, numbers: Numbers, due_ns: NDArray[np.int64]) -> Part:
+    return Part(rows, numbers, due_ns, int(due_ns.min()), int(due_ns.max()))
+
+
+def _selected(part: Part, chosen: NDArray[np.bool_]) -> Part:
+    # numpy.take, since indexing with a mask copies records field by field.
+    places = np.flatnonzero(chosen)
+    return _part(part.rows.take(places), part.numbers.take(places), part.due_ns.take(places))

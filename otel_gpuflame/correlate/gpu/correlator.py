@@ -1,0 +1,325 @@
+"""Both sides together: events in, the same events out, and what executions say about them.
+
+The one stateful stage. It knows no clock, only event time, and what it says does not depend on how events are batched.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatchmethod
+from typing import Final
+
+import numpy as np
+
+from otel_gpuflame.correlate.gpu.backlog import Backlog, Numbers
+from otel_gpuflame.correlate.gpu.counts import JoinCounts
+from otel_gpuflame.correlate.gpu.explain import Explainer
+from otel_gpuflame.correlate.gpu.join import Join, Limits
+from otel_gpuflame.correlate.gpu.launches import IS_SUBMISSION
+from otel_gpuflame.correlate.gpu.match import Mask, Positions
+from otel_gpuflame.correlate.gpu.processes import FOREVER, Processes, Tracked
+from otel_gpuflame.correlate.gpu.recent import RecentCalls
+from otel_gpuflame.correlate.waits import find_waits
+from otel_gpuflame.events import wire
+from otel_gpuflame.events.attributions import Attributions, Leaf
+from otel_gpuflame.events.executions import (
+    ExecutionArray,
+    Executions,
+    ExecutionsBegin,
+    ExecutionsEnd,
+    ExecutionWatermark,
+)
+from otel_gpuflame.events.frames import ProcessKey
+from otel_gpuflame.events.records import (
+    CallArray,
+    Calls,
+    Event,
+    ProcessesEnded,
+    Targets,
+    Watermark,
+)
+from otel_gpuflame.events.wire import CallFlag, Kind
+from otel_gpuflame.events.wire_gpu import Incomplete
+
+GRACE_NS: Final = 200_000_000
+"""So far behind all watermarks things are decided. A copy that blocks is reported when it returns, which is after its
+execution was: until then its execution has no launch."""
+GIVE_UP_NS: Final = 2_000_000_000
+"""So far behind the calls executions may be: a stopped program must not stop the profiles of the others."""
+_LAST_READ_NS: Final = 1_000_000_000
+"""So long after its end was known, records of a process may still be read."""
+_STEP_NS: Final = 500_000_000
+"""Deciding takes some 10 ms however little there is."""
+_BUSY_STEP_NS: Final = 100_000_000
+"""Where much is waiting: it should fit into the caches."""
+_PROCESS_ENDED: Final = "process_ended"
+_CUT_OFF: Final = frozenset({_PROCESS_ENDED, Incomplete.NOT_FLUSHED.name.lower()})
+
+
+class GpuCorrelator:
+    """Feed it every event in order; it returns what goes on to the next stage."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._join = Join(limits)
+        self._explainer = Explainer(self._join.history)
+        self._processes = Processes()
+        self._recent = RecentCalls()
+        self._waits = Backlog(wire.CALL)
+        self._calls_ns: int | None = None
+        self._settled_ns = 0
+        self._told_ns = 0
+
+    @property
+    def counts(self) -> JoinCounts:
+        """The books so far."""
+        return self._join.counts
+
+    def feed(self, event: Event) -> list[Event]:
+        """Take in one event; what goes on, in order."""
+        return self._take(event)
+
+    @singledispatchmethod
+    def _take(self, event: Event) -> list[Event]:
+        return [event]
+
+    def finish(self) -> list[Event]:
+        """Decide all that is left with what is known."""
+        if not self._processes.tracked:
+            return []
+        last_ns = [each.last_ns for each in self._processes.tracked.values()]
+        events = self._settle(max(*last_ns, self._waits.last_ns(), self._calls_ns or 0))
+        for each in tuple(self._processes.tracked.values()):
+            events += self._leave(each)
+        return events
+
+    @_take.register
+    def _(self, event: Calls) -> list[Event]:
+        rows = event.rows
+        if not self._processes.tracked:
+            self._recent.add(rows)
+            return [event]
+        numbers = self._processes.numbers_of(rows)
+        is_tracked = numbers >= 0
+        if not is_tracked.all():
+            self._note_others(rows.take(np.flatnonzero(~is_tracked)))
+        if not is_tracked.any():
+            return [event]
+        self._remember(rows, numbers, is_tracked)
+        held = self._held(rows, numbers, is_tracked)
+        if not len(held):
+            return [event, *self._make_room()]
+        waits = rows.take(held)
+        self._waits.add(waits, numbers.take(held), waits["end_ns"].astype(np.int64))
+        is_passed = np.ones(len(rows), np.bool_)
+        is_passed[held] = False
+        return [*_calls(rows.take(np.flatnonzero(is_passed))), *self._make_room()]
+
+    def _note_others(self, rows: CallArray) -> None:
+        """Calls of processes whose executions are not delivered: they may be soon, and meanwhile they use devices."""
+        self._recent.add(rows)
+        starts_ns = rows["start_ns"][IS_SUBMISSION[rows["kind"]]]
+        if len(starts_ns):
+            unknown = self._explainer.idleness.unknown
+            unknown.add_submissions(int(starts_ns.min()), int(starts_ns.max()))
+
+    def _remember(self, rows: CallArray, numbers: Numbers, is_tracked: Mask) -> None:
+        """Keep what executions may belong to."""
+        if not is_tracked.all():
+            chosen = np.flatnonzero(is_tracked)
+            rows, numbers = rows.take(chosen), numbers.take(chosen)
+        self._explainer.add_calls(rows)
+        is_call = rows["kind"] <= Kind.FREE
+        if not is_call.all():
+            chosen = np.flatnonzero(is_call)
+            rows, numbers = rows.take(chosen), numbers.take(chosen)
+        self._join.add_calls(rows, numbers)
+
+    def _held(self, rows: CallArray, numbers: Numbers, is_tracked: Mask) -> Positions:
+        """Waits that lie whole within a time from which executions are delivered."""
+        waits = np.flatnonzero(is_tracked & (find_waits(rows).duration_ns > 0))
+        begin_ns, end_ns = self._processes.intervals()
+        number = numbers[waits]
+        starts_ns, ends_ns = (rows[name][waits].astype(np.int64) for name in ("start_ns", "end_ns"))
+        return waits[(starts_ns >= begin_ns[number]) & (ends_ns <= end_ns[number])]
+
+    @_take.register
+    def _(self, event: Watermark) -> list[Event]:
+        self._calls_ns = max(self._calls_ns or 0, event.time_ns)
+        if self._processes.tracked:
+            return self._advance()
+        self._told_ns = max(self._told_ns, event.time_ns)
+        return [event]
+
+    @_take.register
+    def _(self, event: Executions) -> list[Event]:
+        rows = event.rows
+        if not len(rows):
+            return [event]
+        self._track_unannounced(rows)
+        numbers = self._processes.numbers_of(rows)
+        if (numbers < 0).any():
+            places = np.flatnonzero(numbers >= 0)
+            self._join.counts.refuse(len(rows) - len(places))
+            rows, numbers = rows.take(places), numbers.take(places)
+        self._join.add_records(rows, numbers, self._calls_ns)
+        self._note_last(rows, numbers)
+        return [event, *self._make_room()]
+
+    def _track_unannounced(self, rows: ExecutionArray) -> None:
+        """Processes of executions that come without a begin, or after their end."""
+        if not (self._processes.numbers_of(rows) < 0).any():
+            return
+        pairs = np.unique(rows[["tgid", "process_start_ns"]])
+        for tgid, start_ns in pairs.tolist():
+            key = ProcessKey(tgid, start_ns)
+            if key not in self._processes.tracked:
+                self._track(key, FOREVER, FOREVER, end_ns=0)
+
+    def _note_last(self, rows: ExecutionArray, numbers: Numbers) -> None:
+        latest_ns = FOREVER if self._calls_ns is None else self._calls_ns + GIVE_UP_NS
+        for each in self._processes.tracked.values():
+            ends_ns = rows["end_ns"][numbers == each.number]
+            # A wrong time must not keep a process for ever.
+            last_ns = int(ends_ns[ends_ns <= latest_ns].max(initial=0))
+            each.last_ns = max(each.last_ns, last_ns)
+
+    def _track(
+        self, process: ProcessKey, begin_ns: int, complete_ns: int, end_ns: int = FOREVER
+    ) -> None:
+        is_new = process not in self._processes.tracked
+        tracked = self._processes.track(process, begin_ns, complete_ns)
+        if tracked is None:
+            return
+        tracked.end_ns = end_ns
+        if is_new:
+            before = self._recent.of(process)
+            numbers = np.full(len(before), tracked.number, np.int32)
+            self._remember(before, numbers, np.ones(len(before), np.bool_))
+
+    @_take.register
+    def _(self, event: ExecutionsBegin) -> list[Event]:
+        self._track(event.process, event.time_ns, event.time_ns)
+        self._explainer.idleness.unknown.go_on(event.process, event.time_ns)
+        return [event]
+
+    @_take.register
+    def _(self, event: ExecutionWatermark) -> list[Event]:
+        tracked = self._processes.tracked.get(event.process)
+        if tracked is None:
+            return [event]
+        tracked.complete_ns = max(tracked.complete_ns, event.time_ns)
+        return [event, *self._advance()]
+
+    @_take.register
+    def _(self, event: ExecutionsEnd) -> list[Event]:
+        tracked = self._processes.tracked.get(event.process)
+        if tracked is None:
+            return [event]
+        self._note_unknown(tracked, event)
+        tracked.end_ns, tracked.complete_ns = event.time_ns, FOREVER
+        return [event, *self._advance()]
+
+    def _note_unknown(self, tracked: Tracked, event: ExecutionsEnd) -> None:
+        """What is missing of an interval that was not delivered whole, and that a process goes on without us."""
+        unknown = self._explainer.idleness.unknown
+        if event.incomplete:
+            # What was complete before it was cut off remains so.
+            is_cut = event.incomplete in _CUT_OFF
+            since_ns = tracked.complete_ns if is_cut else tracked.begin_ns
+            unknown.add(since_ns, event.time_ns, Leaf.UNKNOWN_INCOMPLETE, event.process)
+        if event.incomplete != _PROCESS_ENDED and not tracked.has_ended:
+            unknown.stop(event.process, event.time_ns)
+
+    @_take.register
+    def _(self, event: ProcessesEnded) -> list[Event]:
+        for process in event.processes:
+            self._explainer.idleness.unknown.go_on(process, self._calls_ns or 0)
+            tracked = self._processes.tracked.get(process)
+            if tracked is not None:
+                tracked.has_ended, tracked.complete_ns = True, FOREVER
+                tracked.end_ns = min(tracked.end_ns, (self._calls_ns or 0) + _LAST_READ_NS)
+        return [event]
+
+    @_take.register
+    def _(self, event: Targets) -> list[Event]:
+        # A process that has ended, and is described anew, runs another program: what is held was the former's.
+        replaced = [
+            tracked
+            for tracked in (self._processes.tracked.get(t.process) for t in event.targets)
+            if tracked is not None and tracked.has_ended
+        ]
+        if not replaced:
+            return [event]
+        last_ns = [max(t.last_ns, self._waits.last_ns(t.number)) for t in replaced]
+        events = self._settle(max(self._settled_ns, *last_ns))
+        for tracked in replaced:
+            events += self._leave(tracked)
+        return [*events, event]
+
+    def _advance(self) -> list[Event]:
+        """Decide what all watermarks say is complete, and what was waited for long enough."""
+        if self._calls_ns is None:
+            return self._make_room()
+        tracked = self._processes.tracked.values()
+        complete_ns = min((each.complete_ns for each in tracked), default=FOREVER)
+        until_ns = max(min(self._calls_ns, complete_ns), self._calls_ns - GIVE_UP_NS) - GRACE_NS
+        step_ns = _BUSY_STEP_NS if self._join.is_busy else _STEP_NS
+        if until_ns - self._settled_ns < step_ns and not self._is_over(until_ns):
+            return self._make_room()
+        events = self._settle(until_ns)
+        for each in tuple(tracked):
+            if max(each.end_ns, each.last_ns) <= until_ns:
+                events += self._leave(each)
+        if not self._processes.tracked:
+            events += self._settle(self._calls_ns)
+            events += self._watermark(self._calls_ns)
+        return events
+
+    def _is_over(self, until_ns: int) -> bool:
+        """Whether no process goes on: then nothing needs to be held back."""
+        tracked = self._processes.tracked.values()
+        return all(max(each.end_ns, each.last_ns) <= until_ns for each in tracked)
+
+    def _make_room(self) -> list[Event]:
+        """Decide the oldest where too much is waiting."""
+        until_ns = self._join.overfull_until_ns()
+        if until_ns is None and self._waits.count > self._limits.launches:
+            until_ns = self._waits.middle_ns()
+        if until_ns is None:
+            return []
+        return self._settle(until_ns, is_forced=True)
+
+    def _settle(self, until_ns: int, *, is_forced: bool = False) -> list[Event]:
+        cuts_ns = self._join.cuts_ns(until_ns)
+        return [e for cut in cuts_ns for e in self._settle_once(cut, is_forced=is_forced)]
+
+    def _settle_once(self, until_ns: int, *, is_forced: bool) -> list[Event]:
+        settled = self._join.settle(until_ns, self._processes.complete_ns(), is_forced=is_forced)
+        waits = self._waits.take_rows(until_ns)
+        self._settled_ns = max(self._settled_ns, until_ns)
+        tracked = self._processes.tracked
+        begins_ns = {key: each.begin_ns for key, each in tracked.items()}
+        told = self._explainer.explain(settled, waits, begins_ns)
+        told.explained["flags"] |= np.uint8(CallFlag.ATTRIBUTED)
+        events: list[Event] = [*_calls(told.explained), *_calls(told.others)]
+        if len(told.rows):
+            events.append(Attributions(told.rows))
+        return events + self._watermark(min(until_ns, self._calls_ns or 0))
+
+    def _watermark(self, time_ns: int) -> list[Event]:
+        if time_ns <= self._told_ns or self._calls_ns is None:
+            return []
+        self._told_ns = time_ns
+        return [Watermark(time_ns)]
+
+    def _leave(self, tracked: Tracked) -> list[Event]:
+        """Forget a process, and tell what is left to say of it."""
+        end_ns = min(tracked.end_ns, self._settled_ns)
+        rows = self._explainer.leave(tracked.key, end_ns, self._told_ns)
+        self._join.drop(tracked.number)
+        self._processes.untrack(tracked.key)
+        return [Attributions(rows)] if len(rows) else []
+
+
+def _calls(rows: CallArray) -> list[Event]:
+    return [Calls(rows)] if len(rows) else []

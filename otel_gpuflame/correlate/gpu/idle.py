@@ -1,0 +1,90 @@
+"""What the CPU did while a device had nothing to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_gpuflame.correlate.gpu.activities import overlaps
+from otel_gpuflame.correlate.gpu.attribute import attributions
+from otel_gpuflame.correlate.gpu.coverage import GapParts, UnknownArray, cut_gaps
+from otel_gpuflame.correlate.gpu.keys import Index, sum_by
+from otel_gpuflame.correlate.gpu.rows import JoinedArray
+from otel_gpuflame.correlate.gpu.samples import NOTHING, Carried, told_by_samples
+from otel_gpuflame.correlate.gpu.spans import Spans, idle_spans
+from otel_gpuflame.correlate.gpu.timeline import Gaps
+from otel_gpuflame.events.attributions import ATTRIBUTION, AttributionArray, Leaf, Measure
+from otel_gpuflame.events.records import CallArray
+from otel_gpuflame.events.wire import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Rows of `ATTRIBUTION`. Σ `idle_ns` + Σ `unknown_ns` is that of the gaps."""
+
+    rows: AttributionArray
+    idle_ns: int
+    unknown_ns: int
+    carried: Carried
+    """For the next gaps of these devices."""
+
+
+def explain_idle(
+    gaps: Gaps,
+    executions: JoinedArray,
+    calls: CallArray,
+    unknown: UnknownArray,
+    carried: Carried = NOTHING,
+) -> Idle:
+    """`gpu_idle` of `gaps`, by what the thread that ended each did during it.
+
+    `calls`: samples, times off the CPU and calls with a duration, of all threads, in any order; others do no harm.
+    Times off the CPU and in driver calls are exact. The rest is spread over the thread's CPU samples during its gaps
+    on that device (`told_by_samples`); what is then left stands under the launch that ended the gap.
+    `carried`: what the gaps before these left over.
+    """
+    parts = cut_gaps(gaps, unknown)
+    known = np.flatnonzero(parts.leaf == 0)
+    unsure = np.flatnonzero(parts.leaf)
+    lost_ns = (parts.end_ns - parts.start_ns)[unsure].astype(np.int64)
+    rows = _unknown_rows(gaps, parts, unsure, lost_ns)
+    spans, did = idle_spans(gaps, parts, known, executions, calls)
+    length = (spans.end_ns - spans.start_ns).astype(np.int64)
+    activities = did.activities
+    pairs, value = overlaps(activities, spans.thread, spans.start_ns, spans.end_ns, did.threads)
+    busy = sum_by(pairs.owner, value, len(length))
+    found = [rows, _activity_rows(spans, pairs.owner, did.calls, activities.row[pairs.item], value)]
+    sampled, carried = told_by_samples(spans, length - busy, did, executions, carried)
+    found += sampled
+    return Idle(np.concatenate(found), int(length.sum()), int(lost_ns.sum()), carried)
+
+
+def _unknown_rows(
+    gaps: Gaps, parts: GapParts, unsure: Index, value_ns: NDArray[np.int64]
+) -> AttributionArray:
+    return attributions(
+        np.zeros(len(unsure), ATTRIBUTION),
+        time_ns=parts.start_ns[unsure],
+        value_ns=value_ns,
+        measure=Measure.GPU_IDLE,
+        leaf=parts.leaf[unsure],
+        device=gaps.device[parts.gap[unsure]],
+    )
+
+
+def _activity_rows(
+    spans: Spans, owner: Index, calls: CallArray, row: Index, value_ns: NDArray[np.int64]
+) -> AttributionArray:
+    is_off = calls["kind"][row] == Kind.OFF_CPU
+    return attributions(
+        calls,
+        row,
+        time_ns=np.maximum(spans.start_ns[owner], calls["start_ns"][row]),
+        value_ns=value_ns,
+        measure=Measure.GPU_IDLE,
+        leaf=np.where(is_off, Leaf.OFF_CPU, Leaf.DRIVER_CALL),
+        leaf_api=np.where(is_off, 0, calls["api"][row]),
+        device=spans.device[owner],
+    )

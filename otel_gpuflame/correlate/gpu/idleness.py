@@ -1,0 +1,152 @@
+"""Until when the gaps of each device have been told.
+
+A gap is told when it has ended, since only then it is known who let the device wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from otel_gpuflame.correlate.gpu.idle import explain_idle
+from otel_gpuflame.correlate.gpu.processes import FOREVER
+from otel_gpuflame.correlate.gpu.rows import JOINED, JoinedArray, by_device, concatenate
+from otel_gpuflame.correlate.gpu.samples import NOTHING, Carried
+from otel_gpuflame.correlate.gpu.timeline import busy_intervals, find_gaps
+from otel_gpuflame.correlate.gpu.unknown import Unknown
+from otel_gpuflame.events import wire
+from otel_gpuflame.events.attributions import AttributionArray
+from otel_gpuflame.events.executions import NO_DEVICE
+from otel_gpuflame.events.frames import ProcessKey
+from otel_gpuflame.events.records import CallArray
+from otel_gpuflame.events.wire import CallFlag, Kind
+
+_MAX_CALLS: Final = 1 << 18
+"""38 MB of what threads did in gaps that have not ended. Of a longer gap the beginning stands under no sample."""
+
+
+@dataclass(slots=True)
+class _Device:
+    """`told_ns`: everything before has been told. `rows`: executions that reach beyond it, and the one before.
+
+    `users`: processes that use it, and are captured; `all_users`: those that did so before too.
+    """
+
+    told_ns: int
+    rows: JoinedArray = field(default_factory=lambda: np.empty(0, JOINED))
+    carried: Carried = NOTHING
+    users: set[ProcessKey] = field(default_factory=set)
+    all_users: set[ProcessKey] = field(default_factory=set)
+
+
+class Idleness:
+    """Devices that captured processes use, and what threads did lately."""
+
+    def __init__(self) -> None:
+        self.unknown = Unknown()
+        self._devices: dict[int, _Device] = {}
+        self._calls: list[CallArray] = []
+
+    def add_calls(self, rows: CallArray) -> None:
+        """What threads of captured processes did, in any order."""
+        takes_time = (rows["kind"] == Kind.CPU_SAMPLE) | ((rows["flags"] & CallFlag.RETURNED) != 0)
+        chosen = np.flatnonzero(takes_time)
+        if len(chosen):
+            self._calls.append(rows.take(chosen))
+
+    def tell(
+        self,
+        executions: JoinedArray,
+        begins_ns: Mapping[ProcessKey, int],
+        until_ns: int,
+        open_ns: Mapping[int, int],
+    ) -> list[AttributionArray]:
+        """Idle times of gaps that ended by `until_ns`. `executions` are new, and ended by then.
+
+        `begins_ns`: since when each process is captured. `open_ns`: when the earliest execution began that ended later,
+        by device.
+        """
+        self._note_users(executions, begins_ns)
+        for number in np.unique(executions["device"]).tolist():
+            device = self._devices.get(number)
+            if device is not None:
+                mine = executions.take(np.flatnonzero(executions["device"] == number))
+                device.rows = by_device(concatenate([device.rows, mine], JOINED))
+        told = [
+            self._tell(number, device, min(until_ns, open_ns.get(number, FOREVER)))
+            for number, device in self._devices.items()
+        ]
+        self._tidy()
+        return told
+
+    def leave(self, process: ProcessKey, end_ns: int) -> list[AttributionArray]:
+        """A process is no longer captured; devices that no other one uses are told until then."""
+        told = []
+        for number, device in tuple(self._devices.items()):
+            device.users.discard(process)
+            if not device.users:
+                told.append(self._tell(number, device, end_ns, is_last=True))
+                del self._devices[number]
+        self._tidy()
+        return told
+
+    def _note_users(self, executions: JoinedArray, begins_ns: Mapping[ProcessKey, int]) -> None:
+        """Who uses what: told by the first of neighbours that say the same."""
+        names = ("device", "tgid", "process_start_ns")
+        is_new = np.ones(len(executions), np.bool_)
+        is_new[1:] = False
+        for name in names:
+            is_new[1:] |= executions[name][1:] != executions[name][:-1]
+        pairs = {tuple(row) for row in executions[list(names)][is_new].tolist()}
+        for number, tgid, start_ns in sorted(pairs):
+            process = ProcessKey(tgid, start_ns)
+            begin_ns = begins_ns.get(process, FOREVER)
+            if number != NO_DEVICE and begin_ns != FOREVER:
+                device = self._devices.setdefault(number, _Device(begin_ns))
+                device.users.add(process)
+                device.all_users.add(process)
+
+    def _tell(
+        self, number: int, device: _Device, until_ns: int, *, is_last: bool = False
+    ) -> AttributionArray:
+        has_begun = device.rows["start_ns"] <= until_ns
+        rows = device.rows.take(np.flatnonzero(has_begun))
+        last_ns = int(rows["end_ns"].max(initial=0))
+        if not is_last:
+            # The gap after the last execution has not ended.
+            until_ns = min(until_ns, last_ns)
+        begin_ns = device.told_ns
+        until_ns = max(until_ns, begin_ns)
+        devices = np.array([number], np.uint32)
+        gaps, _ = find_gaps(busy_intervals(rows), devices, begin_ns, until_ns)
+        device.told_ns = until_ns
+        ends = device.rows["end_ns"]
+        is_kept = (ends > until_ns) | (ends == last_ns) | ~has_begun
+        device.rows = device.rows.take(np.flatnonzero(is_kept))
+        calls, unknown = (
+            self._calls_in(begin_ns, until_ns),
+            self.unknown.on(number, device.all_users),
+        )
+        found = explain_idle(gaps, rows, calls, unknown, device.carried)
+        device.carried = found.carried
+        return found.rows
+
+    def _calls_in(self, begin_ns: int, end_ns: int) -> CallArray:
+        self._calls = [concatenate(self._calls, wire.CALL)]
+        rows = self._calls[0]
+        inside = np.maximum(rows["start_ns"], rows["end_ns"]) >= begin_ns
+        return rows.take(np.flatnonzero(inside & (rows["start_ns"] < end_ns)))
+
+    def _tidy(self) -> None:
+        """Let go of what lies before all that has not been told."""
+        if not self._devices:
+            self._calls = []
+            return
+        told_ns = min(device.told_ns for device in self._devices.values())
+        rows = concatenate(self._calls, wire.CALL)
+        is_kept = np.maximum(rows["start_ns"], rows["end_ns"]) > told_ns
+        self._calls = [rows.take(np.flatnonzero(is_kept)[-_MAX_CALLS:])]
+        self.unknown.forget(told_ns)

@@ -1,0 +1,103 @@
+"""Processes whose executions are delivered: short numbers for them, and until when they are complete."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_gpuflame.events.frames import ProcessKey
+
+FOREVER: Final = 1 << 62
+"""After every time that occurs."""
+MAX_PROCESSES: Final = 1 << 16
+"""Numbers have 16 bits, so that one word holds number and thread, or number and correlation id."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Tracked:
+    """One process. `complete_ns`: executions of all launches before it have been delivered."""
+
+    key: ProcessKey
+    number: int
+    begin_ns: int
+    complete_ns: int
+    end_ns: int = FOREVER
+    last_ns: int = 0
+    """End of the last execution that was delivered."""
+    has_ended: bool = False
+    """No further call of it, or of the program that it ran, will come."""
+
+
+@dataclass(slots=True)
+class Processes:
+    """Tracked processes by key, and as columns."""
+
+    tracked: dict[ProcessKey, Tracked] = field(default_factory=dict)
+    _free: list[int] = field(default_factory=list)
+    _tgids: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
+    _starts: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+    _numbers: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+
+    def track(self, key: ProcessKey, begin_ns: int, complete_ns: int) -> Tracked | None:
+        """Begin to track a process, or go on; None where there are too many."""
+        known = self.tracked.get(key)
+        if known is not None:
+            if known.end_ns != FOREVER:
+                known.begin_ns, known.complete_ns, known.end_ns = begin_ns, complete_ns, FOREVER
+            return known
+        if len(self.tracked) >= MAX_PROCESSES:
+            return None
+        number = self._free.pop() if self._free else len(self.tracked)
+        new = Tracked(key=key, number=number, begin_ns=begin_ns, complete_ns=complete_ns)
+        self.tracked[key] = new
+        self._index()
+        return new
+
+    def untrack(self, key: ProcessKey) -> None:
+        """Its number may be given to another process."""
+        self._free.append(self.tracked.pop(key).number)
+        self._index()
+
+    def numbers_of(self, rows: NDArray[np.void]) -> NDArray[np.int32]:
+        """The number of each row's process (fields `tgid`, `process_start_ns`), -1 where it is not tracked."""
+        if not len(rows) or not len(self._tgids):
+            return np.full(len(rows), -1, np.int32)
+        tgids, starts = rows["tgid"], rows["process_start_ns"]
+        if bool((tgids == tgids[0]).all() and (starts == starts[0]).all()):
+            only = self.tracked.get(ProcessKey(int(tgids[0]), int(starts[0])))
+            return np.broadcast_to(np.int32(-1 if only is None else only.number), len(rows))
+        numbers = np.full(len(rows), -1, np.int32)
+        first = np.searchsorted(self._tgids, tgids)
+        # A pid that was reused stands there more than once.
+        for step in range(self._most_of_one_tgid()):
+            place = np.minimum(first + step, len(self._tgids) - 1)
+            same = (self._tgids[place] == tgids) & (self._starts[place] == starts)
+            numbers[same] = self._numbers[place][same]
+        return numbers
+
+    def complete_ns(self) -> NDArray[np.int64]:
+        """`Tracked.complete_ns` by number."""
+        complete = np.full(1 + max((t.number for t in self.tracked.values()), default=0), FOREVER)
+        for each in self.tracked.values():
+            complete[each.number] = each.complete_ns
+        return complete
+
+    def intervals(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """By number, from when until when executions are delivered."""
+        begin, end = np.full((2, len(self.complete_ns())), FOREVER)
+        for each in self.tracked.values():
+            begin[each.number], end[each.number] = each.begin_ns, each.end_ns
+        return begin, end
+
+    def _index(self) -> None:
+        ordered = sorted(self.tracked.values(), key=lambda t: (t.key.tgid, t.key.start_ns))
+        self._tgids = np.array([t.key.tgid for t in ordered], np.uint32)
+        self._starts = np.array([t.key.start_ns for t in ordered], np.uint64)
+        self._numbers = np.array([t.number for t in ordered], np.int32)
+
+    def _most_of_one_tgid(self) -> int:
+        _, counts = np.unique(self._tgids, return_counts=True)
+        return int(counts.max(initial=0))

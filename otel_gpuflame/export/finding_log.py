@@ -1,0 +1,188 @@
+"""Sends findings as OpenTelemetry log events through the SDK. Whatever goes wrong here never concerns profiles."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from opentelemetry._logs import LogRecord, SeverityNumber
+from opentelemetry.sdk._logs import LoggerProvider, ReadableLogRecord
+from opentelemetry.sdk._logs.export import (
+    BatchLogRecordProcessor,
+    LogRecordExporter,
+    LogRecordExportResult,
+)
+
+from otel_gpuflame import __version__
+from otel_gpuflame.export.options import OtlpOptions
+from otel_gpuflame.export.sdk_watch import Reasons, Watch
+from otel_gpuflame.export.self_telemetry import agent_resource
+from otel_gpuflame.export.tls import client_certificate, trusted_certificates
+from otel_gpuflame.findings.model import Finding
+
+EVENT_NAME: Final = "gpu.finding"
+REPEAT_AFTER_NS: Final = 600_000_000_000
+"""A program that goes on as it is would say the same with each window."""
+WARN_FROM_SHARE: Final = 0.10
+_MAX_KNOWN: Final = 4_096
+"""Findings that are remembered so as not to be repeated: 1 MB."""
+_SCOPE: Final = "otel_gpuflame"
+_REMEDY: Final = (
+    "Profiles are not affected; set OTEL_EXPORTER_OTLP_LOGS_ENDPOINT, or leave out --findings"
+)
+_OF_TARGET: Final = ("service.name", "service.namespace", "service.instance.id", "process.pid")
+
+
+class _Key(NamedTuple):
+    """What makes two findings the same one: several processes of a service say it once."""
+
+    service: str
+    rule: str
+    where: str
+
+
+@dataclass(slots=True)
+class _Known:
+    told_ns: int
+    windows: int = 0
+    """Seen since it was told."""
+
+
+class FindingLog:
+    """Exports in a thread of the SDK, until `close`."""
+
+    def __init__(self, destination: OtlpOptions) -> None:
+        """Raises ExportError where a certificate or key cannot be used. Nothing is connected before a finding."""
+        self._known: OrderedDict[_Key, _Known] = OrderedDict()
+        self._reasons = Reasons()
+        watch = Watch("findings: log events", destination.endpoint, self._reasons, _REMEDY)
+        exporter = _exporter(destination, watch)
+        self._reasons.attach()
+        self._provider = LoggerProvider(resource=agent_resource(), shutdown_on_exit=False)
+        self._provider.add_log_record_processor(BatchLogRecordProcessor(exporter))
+        self._logger = self._provider.get_logger(_SCOPE, __version__)
+
+    def note(self, findings: Iterable[Finding]) -> None:
+        """Send those that are new, or were not told for `REPEAT_AFTER_NS` of their windows' time. From one thread."""
+        for finding in findings:
+            windows = self._windows_to_tell(finding)
+            if windows:
+                self._logger.emit(log_record(finding, windows))
+
+    def close(self, timeout_s: float) -> None:
+        """Send what is left, for at most `timeout_s` seconds and one more export."""
+        try:
+            self._provider.force_flush(round(timeout_s * 1000))
+            self._provider.shutdown()
+        finally:
+            self._reasons.detach()
+
+    def _windows_to_tell(self, finding: Finding) -> int:
+        """In how many windows the finding was seen since it was told; 0: it was told lately."""
+        service = str(dict(finding.resource).get("service.name", "unknown_service"))
+        key = _Key(service, finding.rule, finding.where)
+        now_ns = finding.window.end_unix_ns
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = _Known(now_ns - REPEAT_AFTER_NS)
+            if len(self._known) > _MAX_KNOWN:
+                self._known.popitem(last=False)
+        known.windows += 1
+        if now_ns - known.told_ns < REPEAT_AFTER_NS:
+            return 0
+        windows, known.windows, known.told_ns = known.windows, 0, now_ns
+        self._known.move_to_end(key)
+        return windows
+
+
+def log_record(finding: Finding, windows: int) -> LogRecord:
+    """The event, as `docs/findings.md` describes it."""
+    place = finding.place
+    attributes: dict[str, str | int | float] = {
+        "gpu.finding.rule": finding.rule,
+        "gpu.finding.lost_ns": finding.lost_ns,
+        "gpu.finding.share_of_window": round(finding.share, 6),
+        "gpu.finding.confidence": finding.confidence.value,
+        "gpu.finding.remedy": finding.remedy,
+        "gpu.finding.windows": windows,
+        "code.function.name": place.name,
+    }
+    if place.file:
+        attributes |= {"code.file.path": place.file, "code.line.number": place.line}
+    resource = dict(finding.resource)
+    attributes |= {key: resource[key] for key in _OF_TARGET if key in resource}
+    attributes |= {f"gpu.finding.evidence.{name}": value for name, value in finding.evidence}
+    is_warning = finding.share >= WARN_FROM_SHARE
+    return LogRecord(
+        timestamp=finding.window.end_unix_ns,
+        event_name=EVENT_NAME,
+        severity_number=SeverityNumber.WARN if is_warning else SeverityNumber.INFO,
+        severity_text="WARN" if is_warning else "INFO",
+        body=f"{finding.title}: {finding.where} ({place.name}) loses {finding.share:.1%} of the time",
+        attributes=attributes,
+    )
+
+
+def _exporter(options: OtlpOptions, watch: Watch) -> LogRecordExporter:
+    """The SDK's exporter, with settings read as for profiles."""
+    if options.protocol == "grpc":
+        return _grpc_exporter(options, watch)
+    return _http_exporter(options, watch)
+
+
+# Imported where needed, as for metrics: loading grpcio takes a tenth of a second that HTTP needs not.
+
+
+def _grpc_exporter(options: OtlpOptions, watch: Watch) -> LogRecordExporter:
+    import grpc  # noqa: PLC0415
+    from opentelemetry.exporter.otlp.proto.grpc._log_exporter import (  # noqa: PLC0415
+        OTLPLogExporter,
+    )
+
+    from otel_gpuflame.export.grpc import channel_credentials  # noqa: PLC0415
+
+    class Exporter(OTLPLogExporter):
+        def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
+            result = super().export(batch)
+            watch.note(is_success=result is LogRecordExportResult.SUCCESS)
+            return result
+
+    compression = grpc.Compression.Gzip if options.compression == "gzip" else None
+    return Exporter(
+        endpoint=options.endpoint,
+        insecure=options.plaintext,
+        credentials=None if options.plaintext else channel_credentials(options),
+        headers=options.headers,
+        timeout=options.timeout_s,
+        compression=compression or grpc.Compression.NoCompression,
+    )
+
+
+def _http_exporter(options: OtlpOptions, watch: Watch) -> LogRecordExporter:
+    from opentelemetry.exporter.otlp.proto.http import Compression  # noqa: PLC0415
+    from opentelemetry.exporter.otlp.proto.http._log_exporter import (  # noqa: PLC0415
+        OTLPLogExporter,
+    )
+
+    class Exporter(OTLPLogExporter):
+        def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
+            result = super().export(batch)
+            watch.note(is_success=result is LogRecordExportResult.SUCCESS)
+            return result
+
+    # The SDK would find out at the first export.
+    trusted_certificates(options)
+    client_certificate(options)
+    return Exporter(
+        endpoint=options.endpoint,
+        certificate_file=options.certificate_file or None,
+        client_key_file=options.client_key_file or None,
+        client_certificate_file=options.client_certificate_file or None,
+        headers=dict(options.headers),
+        timeout=options.timeout_s,
+        compression=Compression.Gzip
+        if options.compression == "gzip"
+        else Compression.NoCompression,
+    )

@@ -1,0 +1,53 @@
+"""Both sides of the GPU in one place: events are correlated, then aggregated, and the books of both are one."""
+
+from __future__ import annotations
+
+from otel_gpuflame.correlate.gpu.correlator import GpuCorrelator
+from otel_gpuflame.correlate.gpu.counts import JoinCounts
+from otel_gpuflame.events.records import Event
+from otel_gpuflame.profile.aggregate import AggregateOptions, Aggregator
+from otel_gpuflame.profile.ledger import Ledger
+from otel_gpuflame.profile.model import Bundle
+
+
+class CorrelatingAggregator:
+    """An `Aggregator` that gets what executions say besides."""
+
+    def __init__(self, options: AggregateOptions | None = None) -> None:
+        self._correlator = GpuCorrelator()
+        self._aggregator = Aggregator(options)
+
+    @property
+    def ledger(self) -> Ledger:
+        """What became of every event so far."""
+        note_executions(self._aggregator.ledger, self._correlator.counts)
+        return self._aggregator.ledger
+
+    def feed(self, event: Event) -> list[Bundle]:
+        """Take in one event; bundles of windows that it closed, oldest first."""
+        return self._aggregated(self._correlator.feed(event))
+
+    def finish(self) -> list[Bundle]:
+        """Close every window."""
+        return self._aggregated(self._correlator.finish()) + self._aggregator.finish()
+
+    def _aggregated(self, events: list[Event]) -> list[Bundle]:
+        return [bundle for event in events for bundle in self._aggregator.feed(event)]
+
+
+def note_executions(ledger: Ledger, counts: JoinCounts) -> None:
+    """Put the books of the join into the ledger."""
+    ledger.take_executions(counts.seen, counts.attributed, counts.dropped)
+    for reason, count in counts.without_launch.items():
+        name = reason.name.lower().replace("_", " ")
+        ledger.remarks[f"executions without a stack: {name}"] = count
+    for left_out, count in counts.dropped.items():
+        ledger.remarks[f"executions left out: {left_out.replace('_', ' ')}"] = count
+    remarks = {
+        "executions that came late: no wait or idle time is explained by them": counts.late,
+        "launches forgotten, since too many waited for their executions": counts.launches_evicted,
+        "times that too much waited to be correlated": counts.forced,
+    }
+    for text, count in remarks.items():
+        if count:
+            ledger.remarks[text] = count

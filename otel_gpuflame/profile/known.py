@@ -1,0 +1,161 @@
+"""What events told about processes, stacks, names and devices, for as long as a window may ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+
+from otel_gpuflame.correlate.groups import Groups, runs
+from otel_gpuflame.events.executions import DeviceInfo
+from otel_gpuflame.events.frames import ProcessKey, Stack, StackKey
+from otel_gpuflame.events.records import HandleName, TargetInfo
+from otel_gpuflame.events.wire import Kind
+from otel_gpuflame.profile.model import AttributeSet
+from otel_gpuflame.profile.retention import Retention
+
+UNKNOWN_TARGET: Final[AttributeSet] = (("service.name", "unknown_service"),)
+NOBODY: Final = 0xFFFFFFFF
+"""Id of no process: of what is not known to be anyone's."""
+
+_NO_PROCESS: Final = ProcessKey(0, 0)
+_TGID_SHIFT, _KIND_SHIFT = np.uint64(32), np.uint64(24)
+_BELOW_TGID, _BYTE = np.uint64(0xFFFFFFFF), np.uint64(0xFF)
+
+
+class Known:
+    """Processes and kernels by small numbers that keep their meaning, whatever becomes of pids and handles."""
+
+    def __init__(self) -> None:
+        self.devices: dict[int, DeviceInfo] = {}
+        self._stacks: dict[StackKey, Stack] = {}
+        self._stack_keys: dict[ProcessKey, set[StackKey]] = {}
+        self._names: dict[int, HandleName] = {}
+        self._name_count = 0
+        self._name_ids: dict[tuple[ProcessKey, int], int] = {}
+        self._processes: dict[ProcessKey, int] = {}
+        self._process_count = 0
+        self._retention: Retention[ProcessKey] = Retention()
+        self._stack_retention: Retention[StackKey] = Retention()
+        self._resources: dict[ProcessKey, AttributeSet] = {}
+        self._former: dict[ProcessKey, dict[int, AttributeSet]] = {}
+        """Of programs that their process has replaced by another one, by the id that their calls have."""
+
+    def add_stacks(self, stacks: Iterable[Stack]) -> None:
+        """Stacks, some of which may have been forgotten before."""
+        for stack in stacks:
+            self._stack_keys.setdefault(stack.process, set()).add(stack.key)
+            self._stacks[stack.key] = stack
+            if stack.key in self._stack_retention:
+                self._stack_retention.lives(stack.key)
+
+    def add_names(self, names: Iterable[HandleName]) -> None:
+        """From now on handles mean these."""
+        for name in names:
+            self._name_count += 1
+            self._name_ids[name.process, name.handle] = self._name_count
+            self._names[self._name_count] = name
+
+    def add_targets(self, targets: Iterable[TargetInfo]) -> None:
+        """Processes, or the programs that they have become."""
+        for target in targets:
+            if target.process in self._retention:
+                self._replace(target.process)
+            self._resources[target.process] = target.attributes
+
+    def end(self, processes: Iterable[ProcessKey], open_strata: int) -> None:
+        """No more will come of these."""
+        self._retention.ended(processes, open_strata)
+
+    def end_stacks(self, keys: Iterable[StackKey], open_strata: int) -> None:
+        """These come again before they are used again."""
+        self._stack_retention.ended(keys, open_strata)
+
+    def closed(self, *, windows: int = 0, strata: int = 0) -> None:
+        """So many have closed: forget what no open one can refer to."""
+        self._forget(self._retention.closed(windows=windows, strata=strata))
+        self._forget_stacks(self._stack_retention.closed(windows=windows, strata=strata))
+
+    def stack(self, key: StackKey) -> Stack | None:
+        """A stack that has come and is not forgotten."""
+        return self._stacks.get(key)
+
+    def name(self, name_id: int) -> HandleName | None:
+        """What `resolve` put in place of a handle; None for 0."""
+        return self._names[name_id] if name_id else None
+
+    def resources(self) -> dict[int, AttributeSet]:
+        """Of all processes, by id."""
+        resources = {
+            process_id: self._resources.get(process, UNKNOWN_TARGET)
+            for process, process_id in self._processes.items()
+        }
+        for former in self._former.values():
+            resources |= former
+        return resources
+
+    def resolve(self, groups: Groups) -> Groups:
+        """Replace process and handle by what they mean now: a handle may mean another kernel later.
+
+        Keys begin with tgid << 32 | kind << 24 | …, start of the process, handle; they come back one column shorter,
+        beginning with process id << 32 | kind << 24 | …, id of the name or 0. A DRIVER's third column is kept: a
+        command of a device driver means the same whenever and wherever it is given.
+
+        Done once for each distinct (process, handle): small batches have nearly as many groups as calls.
+        """
+        keys = groups.keys
+        meanings = keys[:, :3].copy(order="K")
+        meanings[:, 0] >>= _TGID_SHIFT
+        order, starts = runs(meanings)
+        process_ids = np.empty(len(starts), np.uint64)
+        name_ids = np.empty(len(starts), np.uint64)
+        for run, (tgid, start_ns, handle) in enumerate(meanings[order[starts]].tolist()):
+            process = ProcessKey(tgid, start_ns)
+            process_ids[run] = self._process_id(process)
+            name_ids[run] = self._name_ids.get((process, handle), 0) if handle else 0
+        lengths = np.diff(np.append(starts, len(keys)))
+        resolved = np.empty((keys.shape[1] - 1, len(keys)), np.uint64).T
+        resolved[order, 0] = np.repeat(process_ids << _TGID_SHIFT, lengths)
+        resolved[order, 1] = np.repeat(name_ids, lengths)
+        resolved[:, 0] |= keys[:, 0] & _BELOW_TGID
+        is_command = keys[:, 0] >> _KIND_SHIFT & _BYTE == Kind.DRIVER
+        resolved[is_command, 1] = keys[is_command, 2]
+        resolved[:, 2:] = keys[:, 3:]
+        return Groups(resolved, groups.sums)
+
+    def _process_id(self, process: ProcessKey) -> int:
+        if process == _NO_PROCESS:
+            return NOBODY
+        found = self._processes.get(process)
+        if found is None:
+            found = self._processes[process] = self._process_count
+            self._process_count += 1
+        return found
+
+    def _replace(self, process: ProcessKey) -> None:
+        """The process executed another program: calls until now belong to the one before."""
+        self._retention.lives(process)
+        process_id = self._processes.pop(process, None)
+        if process_id is not None:
+            former = self._resources.get(process, UNKNOWN_TARGET)
+            self._former.setdefault(process, {})[process_id] = former
+
+    def _forget(self, processes: Sequence[ProcessKey]) -> None:
+        if not processes:
+            return
+        for process in processes:
+            self._resources.pop(process, None)
+            self._processes.pop(process, None)
+            self._former.pop(process, None)
+            for key in self._stack_keys.pop(process, ()):
+                self._stacks.pop(key, None)
+        gone = set(processes)
+        for owner, handle in [key for key in self._name_ids if key[0] in gone]:
+            del self._names[self._name_ids.pop((owner, handle))]
+
+    def _forget_stacks(self, keys: Sequence[StackKey]) -> None:
+        for key in keys:
+            stack = self._stacks.pop(key, None)
+            if stack is not None and stack.process in self._stack_keys:
+                self._stack_keys[stack.process].discard(key)

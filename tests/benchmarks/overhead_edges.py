@@ -1,0 +1,175 @@
+"""From the edges of blocks and the times of steps to losses, one a unit. Pure."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tests.benchmarks.paired import Samples, loss_of_unit
+from tests.benchmarks.step_log import Steps
+
+Edge = Mapping[str, Any]
+_DIRECT_SETTLE_NS = 4_000_000_000
+"""Of an on block: loading, and the first stratum, which only measures."""
+_DIRECT_FLUSH_NS = 1_500_000_000
+"""Of an off block: the agent still sends."""
+
+
+@dataclass(slots=True)
+class PartSamples:
+    """One entry a unit."""
+
+    losses: list[float] = field(default_factory=list)
+    switching_ns: list[float] = field(default_factory=list)
+    null: list[float] = field(default_factory=list)
+    """The same figure between two states that are equal: the off blocks of neighbouring units, halved."""
+
+    def array(self, name: str) -> Samples:
+        """By name of the field."""
+        return np.array(getattr(self, name), float)
+
+
+def parse(lines: Iterable[str]) -> list[Edge]:
+    """Edges of the host's output; a last line that was cut short is left out."""
+    edges: list[Edge] = []
+    with contextlib.suppress(json.JSONDecodeError):
+        edges += (json.loads(line) for line in lines)
+    return edges
+
+
+def samples_of(part: str, edges: Iterable[Edge], steps: Steps) -> PartSamples:
+    """Losses of a part's whole units; units in which the program logged too little are left out."""
+    samples = PartSamples()
+    earlier_off: tuple[float, float] | None = None
+    for unit in _units(part, edges).values():
+        if not {"off_before", "on", "off_after"} <= unit.keys():
+            continue
+        try:
+            before, on, after = (
+                steps.rate(unit[role]["start_ns"], unit[role]["end_ns"])
+                for role in ("off_before", "on", "off_after")
+            )
+            samples.losses.append(loss_of_unit(before, on, after))
+            if {"to on", "to off"} <= unit.keys():
+                samples.switching_ns.append(_switching_ns(unit, (before + after) / 2, on, steps))
+        except (ValueError, ZeroDivisionError):
+            earlier_off = None
+            continue
+        if earlier_off is not None:
+            samples.null.append(loss_of_unit(earlier_off[0], (earlier_off[1] + before) / 2, after))
+        earlier_off = (before, after)
+    return samples
+
+
+def joined(parts: Iterable[PartSamples]) -> PartSamples:
+    """Those of several runs."""
+    whole = PartSamples()
+    for part in parts:
+        whole.losses += part.losses
+        whole.switching_ns += part.switching_ns
+        whole.null += part.null
+    return whole
+
+
+def _units(part: str, edges: Iterable[Edge]) -> dict[int, dict[str, Edge]]:
+    units: dict[int, dict[str, Edge]] = defaultdict(dict)
+    for edge in edges:
+        if edge.get("part") == part:
+            role = f"to {edge['role']}" if edge["kind"] == "switch" else edge["role"]
+            units[edge["unit"]][role] = edge
+    return units
+
+
+def _switching_ns(unit: Mapping[str, Edge], off: float, on: float, steps: Steps) -> float:
+    """Time without progress that both switches cost: what was missing at the rate of the states beside them.
+
+    While probes are being attached, nothing of the program is covered by the window: the off rate counts.
+    """
+    lost_ns = 0.0
+    for name, rate_after in (("to on", on), ("to off", off)):
+        switch = unit[name]
+        start_ns, end_ns, guard_ns = switch["start_ns"], switch["end_ns"], switch["guard_end_ns"]
+        lost_ns += (end_ns - start_ns) - steps.between(start_ns, end_ns) / off
+        lost_ns += (guard_ns - end_ns) - steps.between(end_ns, guard_ns) / rate_after
+    return lost_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What the agent chose after its first stratum, averaged over the time. `estimate`: what it thinks it costs."""
+
+    duty: float
+    switch_ns: float
+    estimate: float
+
+
+def choice_of(edges: Iterable[Edge]) -> Choice | None:
+    """None where the agent never came so far."""
+    settled = [
+        edge for edge in edges if edge["kind"] == "choice" and edge["since_ns"] > _DIRECT_SETTLE_NS
+    ]
+    if not settled:
+        return None
+    duty, switch_ns, estimate = (
+        float(np.mean([edge[name] for edge in settled]))
+        for name in ("duty", "switch_ns", "overhead")
+    )
+    return Choice(duty=duty, switch_ns=switch_ns, estimate=estimate)
+
+
+def direct_losses(edges: list[Edge], steps: Steps, *, settled: bool) -> Samples:
+    """One a cycle: whole on blocks, or what is left of them when the agent has `settled`."""
+    blocks = [edge for edge in edges if edge.get("part") == "direct"]
+    skip_ns = _DIRECT_SETTLE_NS if settled else 0
+    losses = []
+    for before, on, after in zip(blocks[::2], blocks[1::2], blocks[2::2], strict=False):
+        off = [steps.rate(b["start_ns"] + _DIRECT_FLUSH_NS, b["end_ns"]) for b in (before, after)]
+        losses.append(
+            loss_of_unit(off[0], steps.rate(on["start_ns"] + skip_ns, on["end_ns"]), off[1])
+        )
+    return np.array(losses, float)
+
+
+def agent_cpu_cores(edges: Iterable[Edge]) -> float:
+    """CPU time of the agent and its encoding process in the on blocks of `direct`, by their length."""
+    on = [edge for edge in edges if edge.get("part") == "direct" and edge["role"] == "on"]
+    seconds = sum(edge["end_ns"] - edge["start_ns"] for edge in on) / 1e9
+    return sum(edge["cpu_s"] for edge in on) / seconds if on else 0.0
+
+
+def unit_seconds(part: str, edges: Iterable[Edge]) -> float:
+    """What one unit took, switching included; for planning."""
+    found = [edge for edge in edges if edge.get("part") == part]
+    seconds: float = (found[-1]["end_ns"] - found[0]["start_ns"]) / 1e9
+    return seconds / int(found[-1]["unit"] + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hits:
+    """What BPF counted of the program while a part was on or off: how often probes were hit, and what programs took."""
+
+    per_s: float
+    program_ns: float
+    """Of one hit, the trap not included."""
+
+
+def hits_of(edges: Iterable[Edge], part: str, *, on: bool) -> Hits | None:
+    """None where there were none. `edges` may be those of several runs, one after the other."""
+    hits = program_ns = seconds = 0.0
+    pid = 0
+    for edge in edges:
+        pid = edge["pid"] if edge["kind"] == "options" else pid
+        if edge["kind"] != "block" or edge["part"] != part or (edge["role"] == "on") is not on:
+            continue
+        before, after = (edge.get(name, {}).get(str(pid)) for name in ("costs_before", "costs"))
+        if before is not None and after is not None:
+            hits += after[0] - before[0]
+            program_ns += after[1] - before[1]
+            seconds += (edge["end_ns"] - edge["start_ns"]) / 1e9
+    return Hits(per_s=hits / seconds, program_ns=program_ns / hits) if hits else None

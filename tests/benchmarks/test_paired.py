@@ -1,0 +1,104 @@
+"""What is said of the agent's overhead is what is true of it, where the truth is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.benchmarks.paired import (
+    Decomposition,
+    Samples,
+    Term,
+    interval_of,
+    interval_of_sum,
+    loss_of_unit,
+)
+
+DRAWS = 1_000
+SESSIONS = 400
+
+
+def noisy_losses(
+    share: float, units: int, spread: float, generator: np.random.Generator
+) -> Samples:
+    """Units of four blocks that vary independently, with a processor of another speed in some of them."""
+    speed = np.exp(spread * generator.standard_normal((units, 4)))
+    jumps = generator.random(speed.shape) < 0.02
+    speed[jumps] *= generator.choice([0.87, 1.15], jumps.sum())
+    on = (1 - share) * (speed[:, 1] + speed[:, 2]) / 2
+    off = zip(speed[:, 0].tolist(), on.tolist(), speed[:, 3].tolist(), strict=True)
+    return np.array([loss_of_unit(*unit) for unit in off])
+
+
+@pytest.mark.parametrize("units", [12, 40, 150])
+def test_interval_of_the_sum_covers_the_truth_as_often_as_it_says(units: int) -> None:
+    """In 400 sessions of which the truth is known, 95 % intervals of the sum hold it in 92 to 98.5 %."""
+    generator = np.random.default_rng(units)
+    rare, window, switching_ns, duty, stratum_ns = 0.004, 0.2, 30e6, 0.05, 12e9
+    truth = rare + duty * window + switching_ns / stratum_ns
+    covered = 0
+    for _ in range(SESSIONS):
+        found = Decomposition(
+            rare=noisy_losses(rare, units, 0.03, generator),
+            window=noisy_losses(window, units, 0.05, generator),
+            switching_ns=switching_ns + 20e6 * generator.standard_normal(units),
+            duty=duty,
+            stratum_ns=stratum_ns,
+        ).loss(draws=DRAWS)
+        covered += found.low <= truth <= found.high
+    assert 0.92 <= covered / SESSIONS <= 0.985
+
+
+def test_equal_states_show_no_difference() -> None:
+    """Blocks that vary by 10 % around the same rate give ratios around 1, not above it."""
+    losses = noisy_losses(0.0, 40_000, 0.1, np.random.default_rng(1))
+    found = interval_of(losses).as_ratio()
+    assert found.low < 1 < found.high
+    assert found.high - found.low < 0.01
+
+
+def test_drift_of_the_machine_is_no_loss() -> None:
+    """A rate that falls evenly through a unit counts as no difference between its states."""
+    assert loss_of_unit(103.0, 102.0, 101.0) == pytest.approx(0)
+
+
+def test_mean_of_logarithms_becomes_a_share() -> None:
+    """Units in which 30 % of the throughput is lost are a loss of 30 %."""
+    losses = np.full(10, loss_of_unit(10.0, 7.0, 10.0))
+    found = interval_of(losses)
+    assert (found.value, found.low, found.high) == pytest.approx((0.3, 0.3, 0.3))
+    assert found.as_ratio().value == pytest.approx(0.7)
+
+
+def test_terms_are_added_with_their_weights() -> None:
+    """Terms without spread give the sum of their weighted means, and no interval."""
+    found = interval_of_sum(
+        [
+            Term(np.full(5, 2.0), 3.0, is_logarithm=False),
+            Term(np.full(9, -math.log(0.5)), 0.1),
+        ]
+    )
+    assert (found.value, found.low, found.high) == pytest.approx((6.05, 6.05, 6.05))
+
+
+def test_full_capture_pays_for_no_switching_and_none_for_no_window() -> None:
+    """At duty 1 nothing is switched; at duty 0 only what is always on costs."""
+    parts = {
+        "rare": np.full(6, loss_of_unit(1.0, 0.99, 1.0)),
+        "window": np.full(6, loss_of_unit(1.0, 0.8, 1.0)),
+        "switching_ns": np.full(6, 1e9),
+    }
+    full = Decomposition(**parts, duty=1.0, stratum_ns=10e9).loss()
+    none = Decomposition(**parts, duty=0.0, stratum_ns=10e9).loss()
+    half = Decomposition(**parts, duty=0.5, stratum_ns=10e9).loss()
+    assert full.value == pytest.approx(0.01 + 0.2)
+    assert none.value == pytest.approx(0.01)
+    assert half.value == pytest.approx(0.01 + 0.1 + 0.1)
+
+
+def test_too_few_units_are_refused() -> None:
+    """Four units say nothing about their own spread."""
+    with pytest.raises(ValueError, match="4 units are too few"):
+        interval_of(np.zeros(4))

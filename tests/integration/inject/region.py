@@ -1,0 +1,147 @@
+"""The exporter's side of the shared memory, as small as a test needs it: finds it, lends, reads."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_gpuflame.events.wire_gpu import (
+    CONTROL,
+    LIBRARY,
+    RECORD,
+    GpuKind,
+    LibraryCounter,
+    LibraryState,
+    Limit,
+)
+
+NS_PER_S = 1_000_000_000
+PATIENCE_S = 60.0
+"""How long something may take that must happen; only a broken library uses it up."""
+
+_FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
+_FUTEX_WAKE = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class NoRegionError(RuntimeError):
+    """The process shares no memory with us."""
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    """Look until it is so.
+
+    Raises:
+        TimeoutError: it did not become so.
+    """
+    until = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > until:
+            raise TimeoutError(f"{PATIENCE_S} s passed without {what}")
+        time.sleep(0.002)
+
+
+def find_region(pid: int) -> Path:
+    """The library's memfd among the descriptors of a process.
+
+    Raises:
+        NoRegionError: there is none.
+    """
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if os.readlink(link).startswith("/memfd:otel_gpuflame "):
+                return link
+    raise NoRegionError(f"process {pid} has no memfd otel_gpuflame")
+
+
+class Region:
+    """The shared memory of one process, mapped for reading and writing."""
+
+    def __init__(self, pid: int) -> None:
+        fd = os.open(find_region(pid), os.O_RDWR)
+        try:
+            self._memory = mmap.mmap(fd, os.fstat(fd).st_size)
+        finally:
+            os.close(fd)
+        self.library: NDArray[np.void] = np.frombuffer(self._memory, LIBRARY, 1)
+        self.control: NDArray[np.void] = np.frombuffer(self._memory, CONTROL, 1, Limit.PAGE_BYTES)
+        self._records: NDArray[np.void] = np.frombuffer(
+            self._memory, RECORD, Limit.RECORD_SLOTS, 2 * Limit.PAGE_BYTES
+        )
+        self._names_offset = 2 * Limit.PAGE_BYTES + Limit.RECORD_SLOTS * RECORD.itemsize
+        self._tail = 0
+
+    def field(self, name: str) -> Any:
+        """A field of the library's page."""
+        return self.library[name][0]
+
+    @property
+    def state(self) -> LibraryState:
+        """What the library is doing."""
+        return LibraryState(int(self.field("state")))
+
+    def counter(self, counter: LibraryCounter) -> int:
+        """One of the library's totals."""
+        return int(self.field("counters")[counter])
+
+    def wake(self) -> None:
+        """Tell the library that something has changed."""
+        self.control["wake"] += 1
+        address = ctypes.c_void_p(self.control["wake"].ctypes.data)
+        _LIBC.syscall(_FUTEX, address, _FUTEX_WAKE, 1, None, None, 0)
+
+    def lend(self, seconds: float, *, generation: int | None = None) -> None:
+        """A lease from now on; without `generation` it prolongs the one that runs."""
+        if generation is not None:
+            self.control["generation"] = generation
+        until_s = time.monotonic() + seconds
+        self.control["lease_until_ns"] = max(0, int(until_s * NS_PER_S))
+        self.wake()
+
+    def open_window(self, generation: int, *, seconds: float = 9.0) -> None:
+        """Lend, and wait until the library captures for that lease."""
+        self.lend(seconds, generation=generation)
+        wait_for(
+            lambda: (
+                self.state == LibraryState.CAPTURING and int(self.field("generation")) == generation
+            ),
+            f"window {generation}",
+        )
+
+    def close_window(self) -> None:
+        """End the lease, and wait until the library has closed its window."""
+        self.lend(-1)
+        wait_for(lambda: self.state != LibraryState.CAPTURING, "the end of the window")
+
+    def read(self) -> NDArray[np.void]:
+        """Copies of the records that were written since the last call."""
+        head = int(self.field("records_head"))
+        slots = np.arange(self._tail, head, dtype=np.uint64) % np.uint64(Limit.RECORD_SLOTS)
+        records = self._records[slots.astype(np.int64)].copy()
+        self._tail = head
+        self.control["records_tail"] = head
+        return records
+
+    def name(self, handle: int) -> str:
+        """The kernel's name of a record's `name`."""
+        assert handle > 0
+        at = self._names_offset + handle - 1
+        size = int.from_bytes(self._memory[at : at + 4], "little")
+        assert size <= Limit.MAX_NAME_BYTES
+        return self._memory[at + 4 : at + 4 + size].decode()
+
+
+def of_kind(records: NDArray[np.void], kind: GpuKind) -> NDArray[np.void]:
+    """Those of one kind."""
+    chosen: NDArray[np.void] = records[records["kind"] == kind]
+    return chosen

@@ -1,0 +1,248 @@
+"""Where each rule begins to say something, and where it does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from otel_gpuflame.events.attributions import Leaf, Measure
+from otel_gpuflame.events.executions import NO_DEVICE
+from otel_gpuflame.findings.find import RULES, find
+from otel_gpuflame.profile.sample_types import ESTIMATED_SCOPE
+from tests.unit.findings import programs
+from tests.unit.findings.programs import MS, TINY, US, Program, S
+
+
+def rules(program: Program) -> list[tuple[str, str]]:
+    """Rule and confidence of each finding."""
+    return [(finding.rule, finding.confidence.value) for finding in program.findings()]
+
+
+def reading(waits: int, wait_ns: int, launches: int = 1_000) -> Program:
+    """Only what probes see: reads of a result, and launches before them."""
+    program = Program()
+    program.calls("cuLaunchKernel", 10, launches)
+    program.calls("cuStreamSynchronize", 20, waits, wait_ns)
+    return program
+
+
+@pytest.mark.parametrize(
+    ("program", "found"),
+    [
+        (reading(10, 50 * MS), [("synchronise-in-loop", "medium")]),
+        (reading(9, 500 * MS), []),
+        (reading(10, 49 * MS), []),
+        (reading(100, 5 * MS, 102_400), [("synchronise-in-loop", "medium")]),
+        (reading(100, 5 * MS, 102_401), []),
+        (reading(100, 5 * MS, 0), [("synchronise-in-loop", "medium")]),
+        (reading(99, 50 * MS, 0), []),
+    ],
+)
+def test_waits_count_when_they_are_many_long_and_drain_the_queue(
+    program: Program, found: list[tuple[str, str]]
+) -> None:
+    """Without executions nothing is known of the device: medium confidence."""
+    assert rules(program) == found
+
+
+def test_waits_after_which_the_device_idles_are_certain() -> None:
+    """Then not only the thread loses."""
+    program = programs.item_a_step()
+    program.attribute(Measure.GPU_IDLE, 400 * MS, 10, Leaf.NO_SAMPLE, api="cuLaunchKernel")
+    assert rules(program) == [("synchronise-in-loop", "high")]
+
+
+def test_idle_time_that_is_not_known_is_no_evidence() -> None:
+    """What may have been another process's work says nothing about this one."""
+    program = programs.item_a_step()
+    program.attribute(Measure.GPU_IDLE, 5 * S, 20, Leaf.UNKNOWN_NOT_CAPTURED)
+    assert rules(program) == [("synchronise-in-loop", "low")]
+
+
+def test_rare_waits_of_a_long_recording_are_no_loop() -> None:
+    """Less than one a second: whatever they cost, the queue is long between them."""
+    (bundle,) = reading(20, 500 * MS).bundles()
+    longer = replace(bundle.window, end_unix_ns=bundle.window.start_unix_ns + 21 * S)
+    assert find([replace(bundle, window=longer)]) == []
+
+
+def copying(
+    api: str, count: int, wait_ns: int, size_bytes: int, synchronise_ns: int = 0
+) -> Program:
+    """Copies at one line, each followed by a synchronise there if that takes time."""
+    program = Program()
+    program.calls("cuLaunchKernel", 10, 1_000)
+    program.calls(api, 30, count, wait_ns, bytes=size_bytes)
+    if synchronise_ns:
+        program.calls("cuStreamSynchronize", 30, count, synchronise_ns)
+    return program
+
+
+@pytest.mark.parametrize(
+    ("program", "found"),
+    [
+        (copying("cuMemcpyHtoDAsync", 10, 20 * MS, 1 << 20), [("unpinned-copy", "high")]),
+        (copying("cuMemcpyHtoDAsync", 9, 200 * MS, 1 << 20), []),
+        (copying("cuMemcpyHtoDAsync", 10, 19 * MS, 1 << 20), []),
+        (copying("cuMemcpyDtoHAsync", 10, 20 * MS, 4_097), [("unpinned-copy", "high")]),
+        (copying("cuMemcpyDtoHAsync", 10, 50 * MS, 4_096), [("synchronise-in-loop", "medium")]),
+        (copying("cuMemcpyHtoD", 10, 20 * MS, 1 << 20), [("unpinned-copy", "medium")]),
+        (copying("cuMemcpyHtoDAsync", 10, 3 * US, 1 << 20, 20 * MS), [("unpinned-copy", "medium")]),
+        (copying("cuMemcpyHtoDAsync", 1_000, 3 * US, 1 << 20), []),
+        (copying("cuMemcpyDtoD", 10, 500 * MS, 1 << 20), []),
+    ],
+)
+def test_copies_count_when_they_are_many_and_a_thread_waits_for_them(
+    program: Program, found: list[tuple[str, str]]
+) -> None:
+    """Small ones from the device are reads of results; those on the device wait for nothing."""
+    assert rules(program) == found
+
+
+def launching(idle_ns: int, launches: int = 10_000, execution_ns: int = 4 * US) -> Program:
+    """Launches, and a device that waits for the next one."""
+    program = Program()
+    program.launches(70, launches, execution_ns)
+    program.attribute(Measure.GPU_IDLE, idle_ns, 70, Leaf.NO_SAMPLE, api="cuLaunchKernel")
+    return program
+
+
+@pytest.mark.parametrize(
+    ("program", "found"),
+    [
+        (launching(2 * S), ["launch-bound"]),
+        (launching(2 * S - 1), []),
+        (launching(2 * S, 1_000), ["launch-bound"]),
+        (launching(2 * S, 999), []),
+        (launching(2 * S, 10_000, 100 * US), ["launch-bound"]),
+        (launching(2 * S, 10_000, 101 * US), []),
+    ],
+)
+def test_launches_limit_when_the_device_idles_between_short_executions(
+    program: Program, found: list[str]
+) -> None:
+    """Long executions leave time for launches."""
+    assert [rule for rule, _ in rules(program)] == found
+
+
+def test_launches_do_not_limit_what_waits_for_input() -> None:
+    """The larger reason is the one that is told."""
+    program = launching(2 * S)
+    program.attribute(Measure.GPU_IDLE, 3 * S, 40, Leaf.OFF_CPU)
+    assert [rule for rule, _ in rules(program)] == ["input-bound"]
+
+
+def test_the_end_of_a_wait_is_not_the_time_of_a_launch() -> None:
+    """What a thread idles away inside of a synchronise belongs to that."""
+    program = launching(0)
+    program.attribute(Measure.GPU_IDLE, 5 * S, 20, Leaf.DRIVER_CALL, api="cuStreamSynchronize")
+    assert rules(program) == []
+
+
+def test_shares_of_several_devices_are_of_all_their_time() -> None:
+    """One of two devices that idles a quarter of the time is an eighth."""
+    program = launching(2_500 * MS)
+    program.attribute(Measure.GPU_TIME, S, 70, api="cuLaunchKernel", device=NO_DEVICE)
+    assert rules(program) == []
+
+
+@pytest.mark.parametrize(
+    ("idle_ns", "leaf", "found"),
+    [
+        (500 * MS, Leaf.OFF_CPU, [("input-bound", "high")]),
+        (500 * MS - 1, Leaf.OFF_CPU, []),
+        (500 * MS, Leaf.ON_CPU, [("input-bound", "medium")]),
+        (5 * S, Leaf.UNKNOWN_INCOMPLETE, []),
+        (1 * S, Leaf.NO_SAMPLE, []),
+    ],
+)
+def test_idle_time_counts_where_a_thread_did_something_else(
+    idle_ns: int, leaf: Leaf, found: list[tuple[str, str]]
+) -> None:
+    """Only what is known of the thread is said of it."""
+    program = Program()
+    program.launches(10, 900, 1 * MS)
+    program.attribute(Measure.GPU_IDLE, idle_ns, 40, leaf)
+    assert rules(program) == found
+
+
+def test_a_thread_on_the_cpu_at_a_line_that_launches_prepares_launches() -> None:
+    """It is not input that the device waits for; off the CPU it is."""
+    program = Program()
+    program.launches(10, 900, 1 * MS)
+    program.attribute(Measure.GPU_IDLE, 1 * S, 10, Leaf.ON_CPU)
+    assert rules(program) == []
+    program.attribute(Measure.GPU_IDLE, 1 * S, 10, Leaf.OFF_CPU)
+    assert rules(program) == [("input-bound", "high")]
+
+
+@pytest.mark.parametrize(("held_back_ns", "found"), [(1 * S, ["back-pressure-bound"]), (S - 1, [])])
+def test_held_back_launches_count_from_a_tenth_of_the_window(
+    held_back_ns: int, found: list[str]
+) -> None:
+    """Also where nothing is known of what ran meanwhile."""
+    program = Program()
+    program.launches(60, 5_000, 1 * MS)
+    program.attribute(Measure.GPU_WAIT, held_back_ns, 60, Leaf.QUEUE_FULL, api="cuGraphLaunch")
+    assert [rule for rule, _ in rules(program)] == found
+
+
+@pytest.mark.parametrize(
+    ("shape", "share_ms", "found"),
+    [
+        ({"grid": (4, 1, 1)}, 1_000, [("low-occupancy", "medium")]),
+        ({"grid": (4, 1, 1)}, 999, []),
+        ({"grid": (131, 1, 1), "block": (256, 1, 1)}, 3_000, [("low-occupancy", "medium")]),
+        ({"grid": (132, 1, 1), "block": (256, 1, 1)}, 3_000, []),
+        ({"block": (1, 1, 1)}, 3_000, [("low-occupancy", "low")]),
+        ({"block": (64, 1, 1), "shared_bytes": 230_000}, 3_000, [("low-occupancy", "low")]),
+        ({"block": (128, 1, 1), "shared_bytes": 230_000}, 3_000, []),
+        ({"block": (0, 0, 0)}, 3_000, []),
+        ({"grid": (4, 1, 1), "device": 99}, 3_000, []),
+    ],
+)
+def test_kernels_count_that_cannot_fill_the_device(
+    shape: dict[str, Any], share_ms: int, found: list[tuple[str, str]]
+) -> None:
+    """From a tenth of the device's time on, and by limits that no good kernel reaches."""
+    program = Program()
+    program.launches(10, 10_000 - share_ms, 1 * MS)
+    program.launches(80, share_ms, 1 * MS, TINY, **shape)
+    assert rules(program) == found
+
+
+def test_shapes_of_one_kernel_add_up() -> None:
+    """Shapes that vary do not hide a kernel."""
+    program = Program()
+    program.launches(10, 9_000, 1 * MS)
+    for blocks in range(1, 11):
+        program.launches(80, 100, 1 * MS, TINY, grid=(blocks, 1, 1))
+    (finding,) = program.findings()
+    evidence = dict(finding.evidence)
+    assert (finding.rule, evidence["executions"], evidence["execution_ns"]) == (
+        "low-occupancy",
+        1_000,
+        1 * S,
+    )
+
+
+def test_estimates_are_left_out() -> None:
+    """What is scaled is no evidence of a certain line."""
+    (bundle,) = programs.unpinned_copy().bundles()
+    assert find([replace(bundle, scope=ESTIMATED_SCOPE)]) == []
+
+
+def test_findings_do_not_depend_on_the_order_of_events() -> None:
+    """Replays of one capture say the same."""
+    program = programs.python_loop()
+    expected = program.findings()
+    order = np.random.default_rng(1).permutation(len(program.events))
+    assert Program([program.events[i] for i in order]).findings() == expected
+
+
+def test_rules_have_names_of_their_own() -> None:
+    """A machine tells findings apart by them."""
+    assert len({rule.id for rule in RULES}) == len(RULES)

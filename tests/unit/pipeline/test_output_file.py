@@ -1,0 +1,61 @@
+"""The file of a recording that is refused, and of one that begins."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from otel_gpuflame.errors import TargetError
+from otel_gpuflame.pipeline.output_file import OutputFile, open_output
+
+
+def test_a_refused_recording_leaves_no_file(tmp_path: Path) -> None:
+    """Neither an empty one nor part of one."""
+    path = tmp_path / "new.ogfcap"
+    with pytest.raises(TargetError), open_output(path):
+        raise TargetError("refused")
+    assert not path.exists()
+
+
+def test_a_refused_recording_leaves_an_earlier_one_alone(tmp_path: Path) -> None:
+    """What was recorded yesterday is not lost by a mistyped command."""
+    path = tmp_path / "old.ogfcap"
+    path.write_bytes(b"yesterday")
+    with pytest.raises(TargetError), open_output(path):
+        raise TargetError("refused")
+    assert path.read_bytes() == b"yesterday"
+
+
+@pytest.mark.parametrize("before", [None, b"", b"yesterday's was longer"])
+def test_a_recording_that_begins_starts_an_empty_file(before: bytes | None, tmp_path: Path) -> None:
+    """Nothing of an earlier one is left behind the end."""
+    path = tmp_path / "test.ogfcap"
+    if before is not None:
+        path.write_bytes(before)
+    output = OutputFile(path)
+    output.begin().write(b"today")
+    output.close()
+    assert path.read_bytes() == b"today"
+
+
+def test_a_path_that_cannot_be_written_is_known_at_once(tmp_path: Path) -> None:
+    """The message names path and reason."""
+    path = tmp_path / "none" / "test.ogfcap"
+    with pytest.raises(TargetError, match=r"cannot write .*test\.ogfcap: No such file"):
+        open_output(path).__enter__()
+
+
+def test_devices_can_be_written_to() -> None:
+    """They cannot be cut, and stay."""
+    with open_output(Path(os.devnull)) as output:
+        assert output is not None
+        output.begin().write(b"x")
+    assert Path(os.devnull).exists()
+
+
+def test_no_path_is_no_file() -> None:
+    """A recording for its summary only."""
+    with open_output(None) as output:
+        assert output is None
