@@ -26,7 +26,8 @@ from otel_gpuflame.capture.distinct import DistinctPairs
 from otel_gpuflame.capture.known_stacks import KnownStacks
 from otel_gpuflame.capture.names import LearnedNames, NameTable
 from otel_gpuflame.capture.replaced import Replaced, ReplacedPrograms
-from otel_gpuflame.capture.targets import SETTLE_NS, Targets
+from otel_gpuflame.capture.target import SETTLE_NS
+from otel_gpuflame.capture.targets import Targets
 from otel_gpuflame.capture.windows import BudgetOptions, BudgetState, WindowControl
 from otel_gpuflame.events import wire
 from otel_gpuflame.events.frames import ProcessKey, StackKey

@@ -7,7 +7,6 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -17,60 +16,20 @@ from otel_gpuflame.capture.attachments import Attachments
 from otel_gpuflame.capture.bpf.backend import CaptureBackend
 from otel_gpuflame.capture.bpf.decode import ProcessChange
 from otel_gpuflame.capture.describe import Attributes, describe, publishes_itself
-from otel_gpuflame.capture.libraries import FileKey, is_gpu_library
+from otel_gpuflame.capture.libraries import is_gpu_library
+from otel_gpuflame.capture.target import SETTLE_NS, Target, forked, looks
 from otel_gpuflame.errors import TargetError
 from otel_gpuflame.events import wire
 from otel_gpuflame.symbolize.cpython.detect import PythonRefusal, PythonRuntime, find_python
-from otel_gpuflame.symbolize.elf_files import ElfFiles, FileIdentity, open_mapped_file
+from otel_gpuflame.symbolize.elf_files import ElfFiles, open_mapped_file
 from otel_gpuflame.symbolize.maps import AddressMap, read_maps
 from otel_gpuflame.symbolize.thread_context import find_thread_context
 
 logger = logging.getLogger(__name__)
 
-# A library is relocated some time after it was mapped, and the last one announces itself by no further mapping:
-# look again this long after each change. The last looks are for descriptions: OpenTelemetry is often set up late.
-SETTLE_NS: Final = 5_000_000
-"""A program maps its libraries in bursts, and may launch and end within milliseconds after: first look so much later.
-"""
-_LOOK_AGAIN_NS: Final = (
-    SETTLE_NS,
-    20_000_000,
-    200_000_000,
-    1_000_000_000,
-    10_000_000_000,
-    60_000_000_000,
-)
 _LOOKS_FOR_DESCRIPTION: Final = 3
 """So many of the last looks; the first ones come often while a program loads its libraries."""
 _NO_OWNER: Final = 255
-_EXEC_NS: Final = 10_000_000
-"""An exec is reported when it is done, but /proc shows the new program from the middle of it on, less than 1 ms before
-unless the thread loses the CPU."""
-_MAX_DESCRIPTIONS: Final = 3
-
-
-@dataclass(slots=True)
-class Target:
-    """What we know of one process."""
-
-    pid: int
-    attributes: Attributes | None = None
-    descriptions: list[tuple[int, Attributes]] = field(default_factory=list)
-    """The latest ones that differ, with the time at which they had been read; 0: taken over from the parent."""
-    comm: str = ""
-    """The kernel's name of the process: what it is called if it ends before it could be described."""
-    is_forked: bool = False
-    """It runs the program of its parent, and is described like it until it publishes something of its own."""
-    layout: bytes = b""
-    """Value in BPF's `targets` map as last written."""
-    python: PythonRuntime | None = None
-    without_context: set[FileIdentity] = field(default_factory=set)
-    """Mapped files that publish no span, so that a look when one more was mapped takes 0.2 instead of 3 ms."""
-    due_ns: list[int] = field(default_factory=list)
-    mapped_ns: int | None = None
-    """When it mapped a GPU library that nobody has looked at yet."""
-    has_ended: bool = False
-    libraries: set[FileKey] = field(default_factory=set)
 
 
 class Targets:
@@ -116,7 +75,7 @@ class Targets:
         process = int(status.partition("\nTgid:")[2].split(maxsplit=1)[0])
         if process != pid:
             raise TargetError(f"{pid} is a thread of process {process}: record that one")
-        self._targets[pid] = Target(pid, due_ns=_looks(now_ns - SETTLE_NS))
+        self._targets[pid] = Target(pid, due_ns=looks(now_ns - SETTLE_NS))
         self._take_in(pid)
 
     def add_tree(self, pid: int, now_ns: int) -> None:
@@ -169,22 +128,16 @@ class Targets:
             # Its last calls are not through yet, and the pid already means another process.
             del self._targets[pid]
         if change.change is wire.ProcessChange.FORK:
-            self._targets[pid] = _forked(pid, self._targets.get(change.parent.tgid))
+            self._targets[pid] = forked(pid, self._targets.get(change.parent.tgid))
         target = self._targets.setdefault(pid, Target(pid))
         former = None
         if change.change is wire.ProcessChange.EXEC:
-            former = _described_before(target, change.time_ns)
-            target.layout = b""
-            target.libraries.clear()
-            target.attributes = None
-            target.descriptions.clear()
-            target.python = None
-            target.without_context.clear()
-            target.is_forked = False
+            former = target.described_before(change.time_ns)
+            target.replace_program()
         elif change.maps_gpu_library and target.mapped_ns is None:
             target.mapped_ns = change.time_ns
         target.comm = change.comm
-        target.due_ns = _looks(now_ns)
+        target.changed(now_ns)
         self._changed.add(pid)
         return former
 
@@ -212,8 +165,7 @@ class Targets:
     def look(self, now_ns: int) -> None:
         """Look again at every process whose time has come."""
         for target in tuple(self._targets.values()):
-            if target.due_ns and target.due_ns[0] <= now_ns:
-                target.due_ns = [due for due in target.due_ns if due > now_ns]
+            if target.take_due(now_ns):
                 self._look_at(target, now_ns)
 
     def scan(self, now_ns: int) -> None:
@@ -221,7 +173,7 @@ class Targets:
         pids = {int(entry.name) for entry in self._proc.iterdir() if entry.name.isdigit()}
         for pid in pids - {os.getpid()} - self._targets.keys():
             if self._maps_gpu_library(pid):
-                self._targets[pid] = Target(pid, due_ns=_looks(now_ns - SETTLE_NS))
+                self._targets[pid] = Target(pid, due_ns=looks(now_ns - SETTLE_NS))
                 self._take_in(pid)
                 self._kernel.costs.set(_key(pid), np.zeros(1, wire.COST).tobytes())
                 if not self._maps_gpu_library(pid):
@@ -335,9 +287,7 @@ class Targets:
         attributes = describe(target.pid, self._proc)
         if attributes is None or attributes == target.attributes:
             return
-        target.attributes = attributes
-        target.descriptions.append((time.monotonic_ns(), attributes))
-        del target.descriptions[:-_MAX_DESCRIPTIONS]
+        target.describe(attributes, time.monotonic_ns())
         self._redescribed.add(target.pid)
 
     def _update_layout(self, target: Target) -> None:
@@ -360,41 +310,12 @@ class Targets:
 
     def _python(self, target: Target) -> PythonRuntime | PythonRefusal | None:
         """The interpreter; once found, it is looked at again only by the later looks, when it has run for a while."""
-        is_first_look = len(target.due_ns) == len(_LOOK_AGAIN_NS) - 1
-        if target.python is not None and is_first_look:
+        if target.python is not None and target.is_first_look:
             return target.python
         python = find_python(target.pid, self._proc, self._files)
         target.python = python if isinstance(python, PythonRuntime) else None
         return python
 
 
-def _looks(now_ns: int) -> list[int]:
-    return [now_ns + delay for delay in _LOOK_AGAIN_NS]
-
-
 def _key(pid: int) -> bytes:
     return pid.to_bytes(4, "little")
-
-
-def _forked(pid: int, parent: Target | None) -> Target:
-    """A child runs the program of its parent, and is described like it."""
-    attributes = _with_pid(parent.attributes, pid) if parent is not None else None
-    descriptions = [] if attributes is None else [(0, attributes)]
-    return Target(pid, attributes=attributes, descriptions=descriptions, is_forked=True)
-
-
-def _described_before(target: Target, exec_ns: int) -> Attributes:
-    """How the program was described that has been replaced at `exec_ns`: never by what was read after that.
-
-    Where nobody had looked by then, it has the name that the kernel gave it.
-    """
-    for read_ns, attributes in reversed(target.descriptions):
-        if read_ns == 0 or read_ns + _EXEC_NS <= exec_ns:
-            return attributes
-    return (("process.pid", target.pid), ("service.name", target.comm or "unknown_service"))
-
-
-def _with_pid(attributes: Attributes | None, pid: int) -> Attributes | None:
-    if attributes is None:
-        return None
-    return tuple((key, pid if key == "process.pid" else value) for key, value in attributes)

@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 
 from otel_gpuflame.events.wire import CallFlag
 
-_ID_WORDS: Final[dict[str, Any]] = {"trace_id": ("<u8", (2,)), "span_id": "<u8", "local_root_span_id": "<u8"}
+_ID_WORDS: Final[dict[str, Any]] = {
+    "trace_id": ("<u8", (2,)),
+    "span_id": "<u8",
+    "local_root_span_id": "<u8",
+}
 
 
 @cache

@@ -13,7 +13,7 @@ from otel_gpuflame.events.apis import Api
 from otel_gpuflame.events.frames import Frame
 from otel_gpuflame.events.wire import Kind
 from otel_gpuflame.profile import labels
-from otel_gpuflame.profile.model import Bundle, KernelUse, ValueType
+from otel_gpuflame.profile.model import Bundle, KernelUse, ValueType, Window
 from otel_gpuflame.profile.sample_types import (
     GPU_COPY,
     GPU_IDLE,
@@ -42,7 +42,7 @@ class At(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Sums over a window of one target. Counters have 0 for what did not occur."""
+    """Sums over the used part of a window of one target. Counters have 0 for what did not occur."""
 
     window_ns: int
     devices: int = 1
@@ -80,7 +80,7 @@ def facts_of(bundle: Bundle) -> Facts:
     places = [_at([bundle.frames[i] for i in stack]) for stack in bundle.stacks]
     gpu_time = list(_samples(bundle, GPU_TIME))
     facts = Facts(
-        window_ns=bundle.window.duration_ns,
+        window_ns=used_window(bundle).duration_ns,
         devices=_devices(bundle),
         gpu_time_ns=sum(value for _, value in gpu_time),
         kernels=bundle.kernels,
@@ -98,7 +98,15 @@ def facts_of(bundle: Bundle) -> Facts:
         facts.gpu_time_by_kernel[_leaf(bundle, stack)][places[stack].place] += value
     for stack, value in _samples(bundle, GPU_IDLE):
         facts.idle_ns[places[stack], _leaf(bundle, stack)] += value
+    # Nobody is told to start sooner.
+    for stack, value in bundle.startup_idle:
+        facts.idle_ns[places[stack], _leaf(bundle, stack)] -= value
     return facts
+
+
+def used_window(bundle: Bundle) -> Window:
+    """The part of a bundle's window in which the GPU was used."""
+    return bundle.used or bundle.window
 
 
 def _samples(bundle: Bundle, sample_type: ValueType) -> Iterator[tuple[int, int]]:

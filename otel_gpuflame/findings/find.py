@@ -7,7 +7,7 @@ from typing import Final
 
 from otel_gpuflame.findings.back_pressure import BACK_PRESSURE_BOUND
 from otel_gpuflame.findings.copies import UNPINNED_COPY
-from otel_gpuflame.findings.facts import Facts, facts_of
+from otel_gpuflame.findings.facts import Facts, facts_of, used_window
 from otel_gpuflame.findings.idle import INPUT_BOUND, LAUNCH_BOUND
 from otel_gpuflame.findings.low_occupancy import LOW_OCCUPANCY
 from otel_gpuflame.findings.model import Finding, Rule
@@ -49,5 +49,5 @@ def _find(bundle: Bundle, facts: Facts) -> Iterator[Finding]:
                 confidence=loss.confidence,
                 remedy=rule.remedy,
                 resource=bundle.resource,
-                window=bundle.window,
+                window=used_window(bundle),
             )

@@ -30,6 +30,12 @@ def idle_of_devices(facts: Facts) -> int:
     return sum(ns for (_, leaf), ns in facts.idle_ns.items() if leaf not in _UNKNOWN)
 
 
+def idle_beside_launches(facts: Facts) -> int:
+    """Nanoseconds of it in which threads did something else than to wait or launch."""
+    _, other = _split(facts)
+    return other.total()
+
+
 def _split(facts: Facts) -> tuple[Counter[tuple[At, Frame]], Counter[tuple[At, Frame]]]:
     """Idle time while a thread was about to launch, and while it did something else.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
@@ -21,11 +22,17 @@ _FEW_WARPS: Final = 1 / 16
 and shared memory, run well with little more: what these limit is only called low below that."""
 
 
+_FEW_BY_DESIGN: Final = re.compile(r"^(nccl|nvshmem)|\bspin_kernel\b")
+"""Kernels that move data between devices, and those that only let time pass (torch.cuda._sleep)."""
+
+
 def _find(facts: Facts) -> Iterator[Loss]:
     low: defaultdict[Frame, list[tuple[KernelUse, Occupancy]]] = defaultdict(list)
     for use in facts.kernels:
         bound = occupancy(use)
-        if bound is not None and _is_low(bound):
+        if bound is None or _FEW_BY_DESIGN.search(use.frame.name):
+            continue
+        if _is_low(bound):
             low[use.frame].append((use, bound))
     for frame, uses in low.items():
         time_ns = sum(use.time_ns for use, _ in uses)

@@ -7,7 +7,7 @@ from typing import Final
 
 from otel_gpuflame.findings.copies import waiting_places
 from otel_gpuflame.findings.facts import Facts
-from otel_gpuflame.findings.idle import idle_of_devices
+from otel_gpuflame.findings.idle import idle_beside_launches, idle_of_devices
 from otel_gpuflame.findings.model import Confidence, Loss, Rule
 
 _MIN_WAITS: Final = 10
@@ -22,6 +22,7 @@ _IDLE_SHARE: Final = 0.05
 
 def _find(facts: Facts) -> Iterator[Loss]:
     launches, seconds = facts.launches(), facts.window_ns / 1e9
+    other_idle_ns = idle_beside_launches(facts)
     rate = _MIN_PER_SECOND if launches else _MIN_PER_SECOND_ALONE
     for waiting in waiting_places(facts):
         waits = max(waiting.synchronises, waiting.copy_waits)
@@ -29,7 +30,7 @@ def _find(facts: Facts) -> Iterator[Loss]:
             continue
         if waiting.wait_ns < _MIN_SHARE * facts.window_ns:
             continue
-        if launches > _MAX_LAUNCHES_BETWEEN * waits:
+        if launches > _MAX_LAUNCHES_BETWEEN * waits or waiting.wait_ns < other_idle_ns:
             continue
         yield Loss(
             place=waiting.place,

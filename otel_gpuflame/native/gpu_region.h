@@ -47,6 +47,7 @@ enum ogf_gpu_incomplete {
 	OGF_GPU_OTHER_CLIENT = 4,  /* another profiler of the process took over CUPTI's callbacks */
 	OGF_GPU_NOT_FLUSHED = 5,   /* some work had not ended when capture had to */
 	OGF_GPU_REFUSED = 6,       /* CUPTI would not record */
+	OGF_GPU_NEW_CONTEXT = 7,   /* a context may have been in the making while recording was switched on */
 };
 
 enum ogf_gpu_state {
@@ -131,7 +132,7 @@ struct ogf_gpu_library {
 	__u32 error;        /* enum ogf_gpu_error */
 	__u32 cupti_result; /* CUptiResult of what failed last */
 	__u32 cupti_version;
-	__u32 generation; /* of the lease that is followed, or was followed last */
+	__u32 generation; /* of the lease that is followed, or was followed last; 0: none yet */
 	__u32 device_count;
 	__u64 records_head; /* records ever written */
 	__u64 names_head;   /* bytes ever written */
@@ -141,7 +142,12 @@ struct ogf_gpu_library {
 };
 _Static_assert(sizeof(struct ogf_gpu_library) <= OGF_GPU_PAGE_BYTES, "ogf_gpu_library");
 
-/* Second page: the exporter writes, the library reads. */
+/*
+ * Second page: the exporter writes, the library reads. All zeros: no exporter has been here.
+ *
+ * A window that the library has opened by itself (OTEL_GPUFLAME_INJECT_START) is carried on by the first lease,
+ * whatever its generation. So whoever finds all zeros here reads records from the first one.
+ */
 struct ogf_gpu_control {
 	__u32 wake;       /* futex: changed and woken when the rest has changed */
 	__u32 generation; /* another number: close the window, and open a new one */

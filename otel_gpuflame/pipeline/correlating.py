@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from otel_gpuflame.correlate.gpu.correlator import GpuCorrelator
 from otel_gpuflame.correlate.gpu.counts import JoinCounts
+from otel_gpuflame.correlate.gpu.inferred import InferredLaunches
 from otel_gpuflame.events.records import Event
 from otel_gpuflame.profile.aggregate import AggregateOptions, Aggregator
 from otel_gpuflame.profile.ledger import Ledger
@@ -14,6 +15,7 @@ class CorrelatingAggregator:
     """An `Aggregator` that gets what executions say besides."""
 
     def __init__(self, options: AggregateOptions | None = None) -> None:
+        self._inferred = InferredLaunches()
         self._correlator = GpuCorrelator()
         self._aggregator = Aggregator(options)
 
@@ -21,15 +23,23 @@ class CorrelatingAggregator:
     def ledger(self) -> Ledger:
         """What became of every event so far."""
         note_executions(self._aggregator.ledger, self._correlator.counts)
+        inferred = self._inferred.counts["inferred"]
+        if inferred:
+            text = "launches that CUPTI did not record, found by the order of calls"
+            self._aggregator.ledger.remarks[text] = inferred
         return self._aggregator.ledger
 
     def feed(self, event: Event) -> list[Bundle]:
         """Take in one event; bundles of windows that it closed, oldest first."""
-        return self._aggregated(self._correlator.feed(event))
+        return self._aggregated(self._correlated(self._inferred.feed(event)))
 
     def finish(self) -> list[Bundle]:
         """Close every window."""
-        return self._aggregated(self._correlator.finish()) + self._aggregator.finish()
+        events = self._correlated(self._inferred.finish()) + self._correlator.finish()
+        return self._aggregated(events) + self._aggregator.finish()
+
+    def _correlated(self, events: list[Event]) -> list[Event]:
+        return [each for event in events for each in self._correlator.feed(event)]
 
     def _aggregated(self, events: list[Event]) -> list[Bundle]:
         return [bundle for event in events for bundle in self._aggregator.feed(event)]
@@ -43,6 +53,8 @@ def note_executions(ledger: Ledger, counts: JoinCounts) -> None:
         ledger.remarks[f"executions without a stack: {name}"] = count
     for left_out, count in counts.dropped.items():
         ledger.remarks[f"executions left out: {left_out.replace('_', ' ')}"] = count
+    for uncertain, count in counts.uncertain.items():
+        ledger.remarks[f"uncertain: {uncertain}"] = count
     remarks = {
         "executions that came late: no wait or idle time is explained by them": counts.late,
         "launches forgotten, since too many waited for their executions": counts.launches_evicted,

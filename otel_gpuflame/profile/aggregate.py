@@ -77,6 +77,7 @@ class Aggregator:
         self._known = Known()
         self._strata = Strata()
         self._losses = Losses(self.ledger)
+        self._first_call_ns = _END_OF_TIME
 
     def feed(self, event: Event) -> list[Bundle]:
         """Take in one event; bundles of windows that it closed, oldest first."""
@@ -142,13 +143,18 @@ class Aggregator:
     @_take.register
     def _(self, event: Calls) -> None:
         rows = event.rows
+        self._note_first(rows)
         if self._options.sampled:
             rows = self._take_sampled(rows)
         for begin in range(0, len(rows), _ROWS_AT_ONCE):
             part = rows[begin : begin + _ROWS_AT_ONCE]
             # The end of a call that has one, else its start.
             times_ns = np.maximum(part["start_ns"], part["end_ns"]).astype(np.int64)
+            starts_ns, is_call = part["start_ns"].astype(np.int64), part["kind"] <= Kind.FREE
             for window, selected in self._windows.place(times_ns):
+                calls = is_call[selected]
+                if calls.any():
+                    window.note_calls(starts_ns[selected][calls], times_ns[selected][calls])
                 for groups in self._groups(part[selected]):
                     window.calls.add(groups)
 
@@ -157,7 +163,9 @@ class Aggregator:
         for begin in range(0, len(event.rows), _ROWS_AT_ONCE):
             part = event.rows[begin : begin + _ROWS_AT_ONCE]
             for window, selected in self._windows.place(part["time_ns"].astype(np.int64)):
-                columns = attribution_columns(part[selected], self._options.span_link, self.ledger)
+                columns = attribution_columns(
+                    part[selected], self._options.span_link, self.ledger, self._first_call_ns
+                )
                 window.attributions.add(self._known.resolve(group(*columns)))
 
     @_take.register
@@ -176,6 +184,12 @@ class Aggregator:
     @_take.register(DeviceMetrics)
     def _(self, event: Event) -> None:
         """Nothing here depends on these."""
+
+    def _note_first(self, rows: CallArray) -> None:
+        """Calls come about in order: looking for the first one ends with the first batch that has some."""
+        if self._first_call_ns == _END_OF_TIME:
+            starts_ns = rows["start_ns"][rows["kind"] <= Kind.FREE]
+            self._first_call_ns = int(starts_ns.min(initial=_END_OF_TIME))
 
     def _groups(self, rows: CallArray) -> Iterator[Groups]:
         """Calls as sums by everything that tells samples apart."""
@@ -244,8 +258,10 @@ class Aggregator:
             add_attributions(tables.setdefault(owner, SampleTable()), key, sums, self._known)
         self._losses.add(tables)
         resources = self._known.resources()
+        used = window.used(unix_window, self._windows.unix_offset_ns or 0)
         for process_id, table in sorted(tables.items()):
-            yield table.bundle(resources.get(process_id, UNKNOWN_TARGET), unix_window)
+            resource = resources.get(process_id, UNKNOWN_TARGET)
+            yield table.bundle(resource, unix_window, used=used)
 
 
 def _table(tables: dict[int, SampleTable], key: list[int]) -> SampleTable:

@@ -18,6 +18,8 @@ from otel_gpuflame.profile.sample_types import GPU_IDLE, GPU_QUEUE, GPU_TIME, GP
 from otel_gpuflame.profile.samples import SampleTable, captured_stack, link_of
 
 _SHIFT_32, _SHIFT_24, _SHIFT_16, _SHIFT_8 = (np.uint64(bits) for bits in (32, 24, 16, 8))
+_STARTUP: Final = np.uint64(1 << 31)
+"""The highest bit of the measure."""
 _SAMPLE_TYPES: Final[dict[int, ValueType]] = {
     Measure.GPU_WAIT: GPU_WAIT,
     Measure.GPU_TIME: GPU_TIME,
@@ -29,11 +31,12 @@ _NOBODYS_IDLE: Final = frozenset({Leaf.UNKNOWN_NOT_CAPTURED, Leaf.UNKNOWN_INCOMP
 
 
 def attribution_columns(
-    rows: AttributionArray, link: SpanLink | None, ledger: Ledger
+    rows: AttributionArray, link: SpanLink | None, ledger: Ledger, first_call_ns: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Columns of attributions; what is measured in a way that we do not know is remarked and left out.
 
-    Keys: tgid|measure|api|mode, process start, kernel handle, device|leaf api|leaf|no launch, stack (2), link (3).
+    Keys: tgid|is idle before `first_call_ns`|measure|api|mode, process start, kernel handle,
+    device|leaf api|leaf|no launch, stack (2), link (3).
 
     Values: nanoseconds.
     """
@@ -44,6 +47,9 @@ def attribution_columns(
     keys = np.empty((9, len(rows)), np.uint64).T
     keys[:, 0] = rows["tgid"].astype(np.uint64) << _SHIFT_32
     keys[:, 0] |= rows["measure"].astype(np.uint64) << _SHIFT_24
+    keys[:, 0] |= _STARTUP * (
+        (rows["measure"] == Measure.GPU_IDLE) & (rows["time_ns"] < first_call_ns)
+    )
     keys[:, 0] |= rows["api"].astype(np.uint64) << _SHIFT_8 | rows["mode"]
     keys[:, 1] = rows["process_start_ns"]
     keys[:, 2] = rows["name"]
@@ -57,7 +63,7 @@ def attribution_columns(
 
 def add_attributions(table: SampleTable, key: list[int], sums: list[int], known: Known) -> None:
     """Add a group of `attribution_columns`, resolved, to the samples of its process."""
-    measure, api_id, mode = key[0] >> 24 & 0xFF, key[0] >> 8 & 0xFFFF, key[0] & 0xFF
+    measure, api_id, mode = key[0] >> 24 & 0x7F, key[0] >> 8 & 0xFFFF, key[0] & 0xFF
     device, leaf_api = key[2] >> 32, key[2] >> 16 & 0xFFFF
     leaf, no_launch = key[2] >> 8 & 0xFF, key[2] & 0xFF
     frames: list[Frame] = []
@@ -73,9 +79,12 @@ def add_attributions(table: SampleTable, key: list[int], sums: list[int], known:
     if leaf != Leaf.KERNEL:
         frames.append(labels.reason_frame(leaf))
     base = _base(table, StackKey(key[3], key[4]), leaf, no_launch, known)
+    stack = base + table.indexes(frames)
+    if key[0] & int(_STARTUP):
+        table.note_startup(stack, sums[0])
     table.add(
         _SAMPLE_TYPES[measure],
-        base + table.indexes(frames),
+        stack,
         link_of(key[5:8]),
         sums[0],
         table.hardware(known.devices.get(device)),

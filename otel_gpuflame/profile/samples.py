@@ -38,6 +38,7 @@ class SampleTable:
         self._hardware: dict[AttributeSet, int] = {(): _SERVICE_ATTRIBUTES}
         self._values: dict[ValueType, dict[tuple[int, int, int], int]] = {t: {} for t in ALL}
         self._waits: Counter[int] = Counter()
+        self._startup_idle: Counter[int] = Counter()
         self.kernels: tuple[KernelUse, ...] = ()
         """The kernels that ran longest."""
 
@@ -83,12 +84,17 @@ class SampleTable:
         """Note that so many calls waited in this stack, which ends with how they waited."""
         self._waits[self._stack(stack)] += calls
 
+    def note_startup(self, stack: tuple[int, ...], idle_ns: int) -> None:
+        """Note that so much of the idle time of this stack was before the program used the GPU."""
+        self._startup_idle[self._stack(stack)] += idle_ns
+
     def bundle(
         self,
         resource: AttributeSet,
         window: Window,
         scope: str = SCOPE,
         profile_attributes: AttributeSet = (),
+        used: Window | None = None,
     ) -> Bundle:
         """Everything added so far."""
         # Also on samples: Collectors from 0.163 on turn resource attributes into references, which backends
@@ -107,6 +113,8 @@ class SampleTable:
             profiles=tuple(_profile(t, self._values[t]) for t in ALL),
             waits=tuple(self._waits.items()),
             kernels=self.kernels,
+            used=used,
+            startup_idle=tuple(self._startup_idle.items()),
         )
 
     def _stack(self, stack: tuple[int, ...]) -> int:

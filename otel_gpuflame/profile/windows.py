@@ -56,6 +56,23 @@ class OpenWindow:
     kernels: Sums = field(default_factory=Sums)
     first_ns: int = 0
     last_ns: int = 0
+    first_call_ns: int | None = None
+    last_call_ns: int = 0
+
+    def note_calls(self, starts_ns: NDArray[np.int64], ends_ns: NDArray[np.int64]) -> None:
+        """Driver calls of these times, at least one, are in the window."""
+        first_ns = int(starts_ns.min())
+        if self.first_call_ns is None or first_ns < self.first_call_ns:
+            self.first_call_ns = first_ns
+        self.last_call_ns = max(self.last_call_ns, int(ends_ns.max()))
+
+    def used(self, bounds: Window, unix_offset_ns: int) -> Window:
+        """The part of the window from the first driver call to the last; all of it where there is none."""
+        if self.first_call_ns is None:
+            return bounds
+        begin_ns = max(self.first_call_ns + unix_offset_ns, bounds.start_unix_ns)
+        end_ns = min(self.last_call_ns + unix_offset_ns + 1, bounds.end_unix_ns)
+        return Window(begin_ns, end_ns) if begin_ns < end_ns else bounds
 
 
 class Windows:

@@ -37,9 +37,10 @@ def find_activities(calls: CallArray, threads: Codes, count: int) -> Activities:
     ]
     rows = np.concatenate(layers)
     keys = TimeKeys(count, start[rows], end[rows])
-    bounds = np.unique(
+    bounds = np.sort(
         np.concatenate([keys.pack(threads[rows], start[rows]), keys.pack(threads[rows], end[rows])])
     )
+    bounds = bounds[np.append(bounds[1:] != bounds[:-1], True)[: len(bounds)]]
     chosen = np.full(len(bounds), -1, np.intp)
     for layer in layers:
         packed = keys.pack(threads[layer], start[layer])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +13,21 @@ from otel_gpuflame.correlate.gpu.rows import concatenate
 Rows = NDArray[np.void]
 Numbers = NDArray[np.int32]
 
+_NO_KEYS: Final = np.empty(0, np.uint64)
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A batch, or what is left of one."""
+    """A batch, or what is left of one. `keys` are whatever whoever added it wants to have at hand."""
 
     rows: Rows
     numbers: Numbers
     due_ns: NDArray[np.int64]
+    keys: NDArray[np.uint64]
     first_ns: int
     last_ns: int
+    open_ns: dict[int, int]
+    """See `Backlog.open_ns`."""
 
 
 @dataclass(slots=True)
@@ -36,10 +41,16 @@ class Backlog:
     parts: list[Part] = field(default_factory=list)
     count: int = 0
 
-    def add(self, rows: Rows, numbers: Numbers, due_ns: NDArray[np.int64]) -> None:
+    def add(
+        self,
+        rows: Rows,
+        numbers: Numbers,
+        due_ns: NDArray[np.int64],
+        keys: NDArray[np.uint64] = _NO_KEYS,
+    ) -> None:
         """`rows` are kept, not copied."""
         if len(rows):
-            self.parts.append(_part(rows, numbers, due_ns))
+            self.parts.append(_part(rows, numbers, due_ns, keys))
             self.count += len(rows)
 
     def take(self, until_ns: int) -> list[Part]:
@@ -73,6 +84,14 @@ class Backlog:
         self.parts = kept
         self.count = sum(len(part.rows) for part in kept)
         return before - self.count
+
+    def open_ns(self) -> dict[int, int]:
+        """By device, the earliest start of a row; of rows that have `device` and `start_ns`."""
+        found: dict[int, int] = {}
+        for part in self.parts:
+            for device, start_ns in part.open_ns.items():
+                found[device] = min(start_ns, found.get(device, start_ns))
+        return found
 
     def cuts_ns(self, until_ns: int, size: int) -> list[int]:
         """Times before `until_ns`, in order and evenly spaced, that cut what is due by then into pieces.
@@ -114,11 +133,30 @@ def due_of(parts: list[Part]) -> NDArray[np.int64]:
     return np.concatenate([np.empty(0, np.int64), *(part.due_ns for part in parts)])
 
 
-def _part(rows: Rows, numbers: Numbers, due_ns: NDArray[np.int64]) -> Part:
-    return Part(rows, numbers, due_ns, int(due_ns.min()), int(due_ns.max()))
+def keys_of(parts: list[Part]) -> NDArray[np.uint64]:
+    """The keys of several parts."""
+    return np.concatenate([_NO_KEYS, *(part.keys for part in parts)])
+
+
+def _part(
+    rows: Rows, numbers: Numbers, due_ns: NDArray[np.int64], keys: NDArray[np.uint64]
+) -> Part:
+    first_ns, last_ns = int(due_ns.min()), int(due_ns.max())
+    return Part(rows, numbers, due_ns, keys, first_ns, last_ns, _earliest(rows))
+
+
+def _earliest(rows: Rows) -> dict[int, int]:
+    if "device" not in (rows.dtype.names or ()):
+        return {}
+    devices, starts_ns = rows["device"], rows["start_ns"]
+    if bool((devices == devices[0]).all()):
+        return {int(devices[0]): int(starts_ns.min())}
+    return {n: int(starts_ns[devices == n].min()) for n in np.unique(devices).tolist()}
 
 
 def _selected(part: Part, chosen: NDArray[np.bool_]) -> Part:
     # numpy.take, since indexing with a mask copies records field by field.
     places = np.flatnonzero(chosen)
-    return _part(part.rows.take(places), part.numbers.take(places), part.due_ns.take(places))
+    keys = part.keys.take(places) if len(part.keys) else part.keys
+    columns = (part.rows.take(places), part.numbers.take(places), part.due_ns.take(places))
+    return _part(*columns, keys)

@@ -11,19 +11,24 @@ from numpy.typing import NDArray
 from otel_gpuflame.correlate.gpu.attribute import attributions, what_ran
 from otel_gpuflame.correlate.gpu.containment import contained_pairs
 from otel_gpuflame.correlate.gpu.dependencies import Pairs
-from otel_gpuflame.correlate.gpu.keys import sum_by
+from otel_gpuflame.correlate.gpu.keys import TimeKeys, codes_of, sum_by
 from otel_gpuflame.correlate.gpu.resolve import streams_of
 from otel_gpuflame.correlate.gpu.streams import StreamTable
 from otel_gpuflame.correlate.gpu.waits import running_pieces
 from otel_gpuflame.correlate.gpu.work import Work, find_lanes
 from otel_gpuflame.correlate.waits import WaitMode, find_waits
+from otel_gpuflame.events.apis import SUBMISSIONS
 from otel_gpuflame.events.attributions import AttributionArray, Leaf, Measure
 from otel_gpuflame.events.executions import ExecutionArray
 from otel_gpuflame.events.records import CallArray
+from otel_gpuflame.events.wire import CallFlag
 from otel_gpuflame.events.wire_gpu import GpuKind
 
 COMMAND_BUFFER_FULL: Final = 6
 """`detail` of an overhead record: CUPTI_ACTIVITY_OVERHEAD_COMMAND_BUFFER_FULL >> 16."""
+_SOON_NS: Final = 1_000_000
+"""On an H200 records begin 8 µs after the entry of their launch (median of 1,952)."""
+_NEVER: Final = np.uint64(1 << 63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,7 @@ class HeldBack:
 
     rows: AttributionArray
     ambiguous: int
-    """Records during launches of several threads: under the longest."""
+    """Records soon after the entry of launches of several threads: under the last one."""
     without_launch: int
     """Records inside no launch that we know."""
     inside_waits: int
@@ -47,20 +52,49 @@ def is_full_queue(overhead: ExecutionArray) -> NDArray[np.bool_]:
     return is_full
 
 
+def long_launches(calls: CallArray, returned_ns: NDArray[np.int64], at_least_ns: int) -> CallArray:
+    """Launches among `calls` of at least that length, with `end_ns` set to their return.
+
+    `calls`: of the driver library, in any order, of one thread never two at a time. `returned_ns` (n,): what the driver
+    recorded, 0 where it recorded nothing. Where nobody saw the return, a launch lasts until the thread's next call at
+    most, or goes on.
+    """
+    threads, some = codes_of(*(calls[name] for name in ("process_start_ns", "tgid", "tid")))
+    start = calls["start_ns"]
+    order = np.argsort(TimeKeys(len(some), start).pack(threads, start), kind="stable")
+    threads, start = threads[order], start[order]
+    same_thread = threads[1:] == threads[:-1]
+    ends = np.full(len(calls), _NEVER)
+    ends[:-1][same_thread] = start[1:][same_thread]
+    has_return = (calls["flags"] & CallFlag.RETURNED) != 0
+    known = np.where(has_return, calls["end_ns"], returned_ns.astype(np.uint64))[order]
+    # A call may be given twice, and its return be known of one of them.
+    is_twin = same_thread & (start[1:] == start[:-1])
+    known[1:][is_twin] = np.maximum(known[1:], known[:-1])[is_twin]
+    ends = np.where(known > 0, known, ends)
+    lasts = (ends >= start) & (ends - start >= np.uint64(at_least_ns))
+    lasts[:-1] &= ~is_twin
+    lasts &= np.isin(calls["kind"], list(SUBMISSIONS))[order]
+    rows: CallArray = calls.take(order[lasts])
+    rows["end_ns"] = ends[lasts]
+    return rows
+
+
 def explain_backpressure(
     overhead: ExecutionArray, launches: CallArray, work: Work, table: StreamTable
 ) -> HeldBack:
     """`gpu_wait` for those of `overhead` that say the queue was full, under the launches that were held back.
 
-    `launches`: calls whose `end_ns` is their return, also where no probe saw that. What a launch asked for often runs
-    much later, so that it need not be among the executions of `work`.
+    `launches`: see `long_launches`. What a launch asked for often runs much later, so that it need not be among the
+    executions of `work`. Of several threads in a launch the one was held back that entered it last.
     Leaf: what ran on the launch's stream meanwhile; [queue full] where nothing did.
     """
     full = overhead.take(np.flatnonzero(is_full_queue(overhead)))
     pairs = contained_pairs(full, launches)
-    length = (launches["end_ns"] - launches["start_ns"])[pairs.item]
-    order = np.lexsort((pairs.item, -length.astype(np.int64), pairs.owner))
+    after = (full["start_ns"][pairs.owner] - launches["start_ns"][pairs.item]).astype(np.int64)
+    order = np.lexsort((pairs.item, after, pairs.owner))
     owner, chosen = pairs.owner[order], pairs.item[order]
+    soon = np.bincount(pairs.owner[after <= _SOON_NS], minlength=len(full))
     is_first = np.ones(len(owner), np.bool_)
     is_first[1:] = owner[1:] != owner[:-1]
     owner, held = owner[is_first], launches.take(chosen[is_first])
@@ -68,7 +102,7 @@ def explain_backpressure(
     placed = np.flatnonzero(~waits)
     return HeldBack(
         rows=_explained(full.take(owner[placed]), held.take(placed), work, table),
-        ambiguous=int((np.bincount(pairs.owner, minlength=len(full)) > 1).sum()),
+        ambiguous=int((soon > 1).sum()),
         without_launch=len(full) - len(owner),
         inside_waits=int(waits.sum()),
     )

@@ -20,7 +20,7 @@ from otel_gpuflame.correlate.gpu.processes import FOREVER, Processes, Tracked
 from otel_gpuflame.correlate.gpu.recent import RecentCalls
 from otel_gpuflame.correlate.waits import find_waits
 from otel_gpuflame.events import wire
-from otel_gpuflame.events.attributions import Attributions, Leaf
+from otel_gpuflame.events.attributions import AttributionArray, Attributions, Leaf
 from otel_gpuflame.events.executions import (
     ExecutionArray,
     Executions,
@@ -61,7 +61,7 @@ class GpuCorrelator:
     def __init__(self, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
         self._join = Join(limits)
-        self._explainer = Explainer(self._join.history)
+        self._explainer = Explainer(self._join.history, self._join.counts.uncertain)
         self._processes = Processes()
         self._recent = RecentCalls()
         self._waits = Backlog(wire.CALL)
@@ -302,8 +302,7 @@ class GpuCorrelator:
         told = self._explainer.explain(settled, waits, begins_ns)
         told.explained["flags"] |= np.uint8(CallFlag.ATTRIBUTED)
         events: list[Event] = [*_calls(told.explained), *_calls(told.others)]
-        if len(told.rows):
-            events.append(Attributions(told.rows))
+        events += _attributions(told.rows)
         return events + self._watermark(min(until_ns, self._calls_ns or 0))
 
     def _watermark(self, time_ns: int) -> list[Event]:
@@ -315,10 +314,15 @@ class GpuCorrelator:
     def _leave(self, tracked: Tracked) -> list[Event]:
         """Forget a process, and tell what is left to say of it."""
         end_ns = min(tracked.end_ns, self._settled_ns)
-        rows = self._explainer.leave(tracked.key, end_ns, self._told_ns)
+        told = self._explainer.leave(tracked.key, end_ns, self._told_ns)
         self._join.drop(tracked.number)
         self._processes.untrack(tracked.key)
-        return [Attributions(rows)] if len(rows) else []
+        return _attributions(told)
+
+
+def _attributions(parts: list[AttributionArray]) -> list[Event]:
+    # One event each: putting them together would copy 100 bytes for each row.
+    return [Attributions(rows) for rows in parts if len(rows)]
 
 
 def _calls(rows: CallArray) -> list[Event]:

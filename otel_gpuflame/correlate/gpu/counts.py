@@ -34,6 +34,8 @@ class JoinCounts:
     launches_evicted: int = 0
     forced: int = 0
     """How often the oldest was decided before its time, because too much was waiting."""
+    uncertain: Counter[str] = field(default_factory=Counter)
+    """What was said although not all was known that it takes, by what was missing."""
 
     @property
     def attributed(self) -> int:

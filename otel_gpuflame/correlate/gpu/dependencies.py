@@ -63,7 +63,8 @@ def chain(*parts: Pairs) -> Pairs:
     )
 
 
-def _take(pairs: Pairs, rows: Index | NDArray[np.bool_]) -> Pairs:
+def take(pairs: Pairs, rows: Index | NDArray[np.bool_]) -> Pairs:
+    """Some of them."""
     return Pairs(pairs.wait[rows], pairs.lane[rows], pairs.until_ns[rows], pairs.is_sure[rows])
 
 
@@ -80,11 +81,11 @@ def _merged(pairs: Pairs, lanes: int) -> Pairs:
     if not len(first):
         return pairs
     until = np.maximum.reduceat(pairs.until_ns[order], first)
-    merged = _take(pairs, order[first])._replace(until_ns=until)
+    merged = take(pairs, order[first])._replace(until_ns=until)
     adds = np.ones(len(first), np.bool_)
     is_beside = keys[first[1:]] == keys[first[:-1]] + 1
     adds[:-1] = merged.is_sure[:-1] | ~is_beside | (until[:-1] > until[1:])
-    return _take(merged, adds)
+    return take(merged, adds)
 
 
 def _added(known: Pairs, merged: Pairs, lanes: int) -> Pairs:
@@ -92,7 +93,7 @@ def _added(known: Pairs, merged: Pairs, lanes: int) -> Pairs:
     mine, keys = _keys(known, lanes), _keys(merged, lanes)
     place = np.minimum(np.searchsorted(mine, keys), len(mine) - 1)
     is_old = (mine[place] == keys) & (known.until_ns[place] >= merged.until_ns)
-    return _take(merged, ~is_old)
+    return take(merged, ~is_old)
 
 
 class _Edges:
@@ -120,7 +121,7 @@ class _Edges:
         """Pairs one step on."""
         step = expand(self._first[pairs.lane], self._first[pairs.lane + 1])
         if not len(step.owner):
-            return _take(pairs, step.owner)
+            return take(pairs, step.owner)
         code = step.item.astype(np.int64)
         place = self._keys.find(self._packed, code, pairs.until_ns[step.owner], "right") - 1
         # What the lane was told before work that has ended it no longer waits for.
@@ -144,21 +145,21 @@ def _implied(pairs: Pairs, since_ns: Times, work: Work, defaults: Defaults) -> P
 
 def _to_legacy(pairs: Pairs, since_ns: Times, work: Work, defaults: Defaults) -> Pairs:
     """The last work on a dependent lane waits for what the default stream had to do before it."""
-    pairs = _take(pairs, defaults.is_dependent[pairs.lane])
+    pairs = take(pairs, defaults.is_dependent[pairs.lane])
     last = work.submitted(pairs.lane, pairs.until_ns) - 1
     goes_on = last >= work.first[pairs.lane]
     goes_on &= work.reach_ns[last] > since_ns[pairs.wait]
-    pairs, last = _take(pairs, goes_on), last[goes_on]
+    pairs, last = take(pairs, goes_on), last[goes_on]
     not_sure = np.zeros(len(last), np.bool_)
     return Pairs(pairs.wait, defaults.legacy[pairs.lane], work.entry_ns[last], not_sure)
 
 
 def _from_legacy(pairs: Pairs, defaults: Defaults) -> Pairs:
     """Whatever the default stream is asked for waits for all dependent lanes."""
-    pairs = _take(pairs, defaults.is_legacy[pairs.lane])
+    pairs = take(pairs, defaults.is_legacy[pairs.lane])
     dependent = np.flatnonzero(defaults.is_dependent)
     order = dependent[stable_order(defaults.legacy[dependent])]
     first = slices_of(defaults.legacy[order], len(defaults.legacy))
     step = expand(first[pairs.lane], first[pairs.lane + 1])
-    pairs, not_sure = _take(pairs, step.owner), np.zeros(len(step.owner), np.bool_)
+    pairs, not_sure = take(pairs, step.owner), np.zeros(len(step.owner), np.bool_)
     return Pairs(pairs.wait, order[step.item].astype(np.int64), pairs.until_ns, not_sure)

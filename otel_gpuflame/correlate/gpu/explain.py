@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from otel_gpuflame.correlate.gpu import streams
-from otel_gpuflame.correlate.gpu.backpressure import explain_backpressure
+from otel_gpuflame.correlate.gpu.backpressure import HeldBack, explain_backpressure
 from otel_gpuflame.correlate.gpu.gpu_time import explain_time
 from otel_gpuflame.correlate.gpu.history import History
 from otel_gpuflame.correlate.gpu.idleness import Idleness
@@ -19,12 +20,12 @@ from otel_gpuflame.correlate.gpu.marks import find_marks, keep_marks
 from otel_gpuflame.correlate.gpu.pressure import Pressure
 from otel_gpuflame.correlate.gpu.queue import explain_queue
 from otel_gpuflame.correlate.gpu.rows import JoinedArray, concatenate
-from otel_gpuflame.correlate.gpu.scopes import find_scopes
+from otel_gpuflame.correlate.gpu.scopes import ScopeCounts, find_scopes
 from otel_gpuflame.correlate.gpu.timeline import busy_intervals
 from otel_gpuflame.correlate.gpu.waits import explain_waits
 from otel_gpuflame.correlate.gpu.work import arrange
 from otel_gpuflame.events import wire
-from otel_gpuflame.events.attributions import ATTRIBUTION, AttributionArray
+from otel_gpuflame.events.attributions import AttributionArray
 from otel_gpuflame.events.frames import ProcessKey
 from otel_gpuflame.events.records import CallArray
 from otel_gpuflame.events.wire import Kind
@@ -39,7 +40,7 @@ _MARKS_AGE_NS: Final = 10_000_000_000
 class Explanation:
     """What the time of executions means, and that of `explained` waits; `others` are waits of unknown meaning."""
 
-    rows: AttributionArray
+    rows: list[AttributionArray]
     explained: CallArray
     others: CallArray
 
@@ -47,8 +48,9 @@ class Explanation:
 class Explainer:
     """Knows the streams of all processes, and which events stand for what."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, uncertain: Counter[str]) -> None:
         self._history = history
+        self._uncertain = uncertain
         self.idleness = Idleness()
         self._table = streams.EMPTY
         self._marks = np.empty(0, wire.CALL)
@@ -81,25 +83,40 @@ class Explainer:
         held_back, launches = self._pressure.due(settled)
         since_ns = _since_ns(executions, explained, held_back)
         if since_ns is None:
-            return Explanation(_together(parts), explained, others)
+            return Explanation(parts, explained, others)
         work = arrange(self._history.since(since_ns), self._table)
         defaults = find_defaults(work, self._table)
         self._table = remember(self._table, work, defaults)
         marks = find_marks(self._marks_until(settled.until_ns), work, self._table)
         scopes = find_scopes(explained, work, self._table, defaults, marks)
-        parts.append(explain_waits(explained, work, scopes).rows)
+        parts.append(explain_waits(explained, work, scopes))
         pressure = explain_backpressure(held_back, launches, work, self._table)
         parts.append(_not_before(pressure.rows, settled.since_ns))
+        self._count(scopes.counts, pressure)
         if len(executions):
             is_new = work.rows["end_ns"] > settled.since_ns
             parts.append(explain_queue(work, busy_intervals(work.rows), marks, is_new).rows)
-        return Explanation(_together(parts), explained, others)
+        return Explanation(parts, explained, others)
 
-    def leave(self, process: ProcessKey, end_ns: int, told_ns: int) -> AttributionArray:
+    def _count(self, scopes: ScopeCounts, pressure: HeldBack) -> None:
+        for reason, count in (
+            ("waits for streams of which nothing is known", scopes.unknown_stream),
+            ("waits for events that were recorded out of sight", scopes.unknown_event),
+            ("waits of threads in one of several contexts", scopes.unknown_context),
+            ("streams that a wait seemed to wait for and cannot have", scopes.refuted),
+            ("times of a full queue inside launches of several threads", pressure.ambiguous),
+            ("times of a full queue inside no launch", pressure.without_launch),
+        ):
+            if count:
+                self._uncertain[reason] += count
+        if self._table.forgotten:
+            self._uncertain["streams forgotten"] = self._table.forgotten
+
+    def leave(self, process: ProcessKey, end_ns: int, told_ns: int) -> list[AttributionArray]:
         """A process is no longer captured, or runs another program: what is left to say of it."""
         idle = self.idleness.leave(process, end_ns)
         self._forget(process)
-        return _together([_not_before(rows, told_ns) for rows in idle])
+        return [_not_before(rows, told_ns) for rows in idle]
 
     def _forget(self, process: ProcessKey) -> None:
         self._pressure.forget(process)
@@ -134,7 +151,3 @@ def _not_before(rows: AttributionArray, time_ns: int) -> AttributionArray:
     """A gap that was told late counts when it was told: windows of its time may have closed."""
     rows["time_ns"] = np.maximum(rows["time_ns"], np.uint64(time_ns))
     return rows
-
-
-def _together(parts: list[AttributionArray]) -> AttributionArray:
-    return concatenate([part for part in parts if len(part)], ATTRIBUTION)

@@ -31,6 +31,9 @@ class History:
         self.begin_ns = 0
         """Nothing that ended after this has been left out."""
 
+    def __len__(self) -> int:
+        return self._count
+
     def add(self, rows: JoinedArray, ends_ns: NDArray[np.int64]) -> None:
         """Rows in the order in which they are handed on, with their ends; they are kept, not copied."""
         if not len(rows):

@@ -6,14 +6,15 @@ A gap is told when it has ended, since only then it is known who let the device 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from otel_gpuflame.correlate.gpu.idle import explain_idle
 from otel_gpuflame.correlate.gpu.processes import FOREVER
-from otel_gpuflame.correlate.gpu.rows import JOINED, JoinedArray, by_device, concatenate
+from otel_gpuflame.correlate.gpu.rows import JOINED, JoinedArray, concatenate
 from otel_gpuflame.correlate.gpu.samples import NOTHING, Carried
 from otel_gpuflame.correlate.gpu.timeline import busy_intervals, find_gaps
 from otel_gpuflame.correlate.gpu.unknown import Unknown
@@ -26,6 +27,10 @@ from otel_gpuflame.events.wire import CallFlag, Kind
 
 _MAX_CALLS: Final = 1 << 18
 """38 MB of what threads did in gaps that have not ended. Of a longer gap the beginning stands under no sample."""
+_NONE: Final = np.empty(0, JOINED)
+_TIMES: Final[np.dtype[Any]] = np.dtype(
+    [("start_ns", "<u8"), ("end_ns", "<u8"), ("place", "<i8"), ("device", "<u4")]
+)
 
 
 @dataclass(slots=True)
@@ -36,10 +41,43 @@ class _Device:
     """
 
     told_ns: int
-    rows: JoinedArray = field(default_factory=lambda: np.empty(0, JOINED))
+    rows: JoinedArray = field(default_factory=lambda: _NONE)
     carried: Carried = NOTHING
     users: set[ProcessKey] = field(default_factory=set)
     all_users: set[ProcessKey] = field(default_factory=set)
+
+
+class _Executions:
+    """Executions of a device that were kept, and new ones. They are not put together: most of them end no gap."""
+
+    def __init__(self, kept: JoinedArray, new: JoinedArray) -> None:
+        self._kept, self._new = kept, new
+        self._starts_ns, self._ends_ns = (
+            np.concatenate((kept[name], new[name])) for name in ("start_ns", "end_ns")
+        )
+
+    def times(self) -> NDArray[np.void]:
+        """Their times and places, by time."""
+        times = np.zeros(len(self._starts_ns), _TIMES)
+        times["start_ns"], times["end_ns"] = self._starts_ns, self._ends_ns
+        times["place"] = np.arange(len(times))
+        return times.take(np.lexsort((self._ends_ns, self._starts_ns)))
+
+    def take(self, places: NDArray[np.intp]) -> JoinedArray:
+        """Those at some places, in this order."""
+        is_new = places >= len(self._kept)
+        parts = [self._kept.take(places[~is_new]), self._new.take(places[is_new] - len(self._kept))]
+        if not len(parts[0]):
+            return parts[1]
+        order = np.argsort(np.concatenate((np.flatnonzero(~is_new), np.flatnonzero(is_new))))
+        return concatenate(parts, JOINED).take(order)
+
+    def beyond(self, until_ns: int, last_ns: int) -> JoinedArray:
+        """Those that begin or end later than `until_ns`, and those that ended last before."""
+        ends, starts = self._ends_ns, self._starts_ns
+        return self.take(
+            np.flatnonzero((ends > until_ns) | (ends == last_ns) | (starts > until_ns))
+        )
 
 
 class Idleness:
@@ -70,15 +108,11 @@ class Idleness:
         by device.
         """
         self._note_users(executions, begins_ns)
-        for number in np.unique(executions["device"]).tolist():
-            device = self._devices.get(number)
-            if device is not None:
-                mine = executions.take(np.flatnonzero(executions["device"] == number))
-                device.rows = by_device(concatenate([device.rows, mine], JOINED))
-        told = [
-            self._tell(number, device, min(until_ns, open_ns.get(number, FOREVER)))
-            for number, device in self._devices.items()
-        ]
+        told = []
+        for number, device in self._devices.items():
+            first, past = np.searchsorted(executions["device"], (number, number + 1))
+            until = min(until_ns, open_ns.get(number, FOREVER))
+            told.append(self._tell(number, device, executions[first:past], until))
         self._tidy()
         return told
 
@@ -88,7 +122,7 @@ class Idleness:
         for number, device in tuple(self._devices.items()):
             device.users.discard(process)
             if not device.users:
-                told.append(self._tell(number, device, end_ns, is_last=True))
+                told.append(self._tell(number, device, _NONE, end_ns, is_last=True))
                 del self._devices[number]
         self._tidy()
         return told
@@ -110,27 +144,35 @@ class Idleness:
                 device.all_users.add(process)
 
     def _tell(
-        self, number: int, device: _Device, until_ns: int, *, is_last: bool = False
+        self,
+        number: int,
+        device: _Device,
+        executions: JoinedArray,
+        until_ns: int,
+        *,
+        is_last: bool = False,
     ) -> AttributionArray:
-        has_begun = device.rows["start_ns"] <= until_ns
-        rows = device.rows.take(np.flatnonzero(has_begun))
-        last_ns = int(rows["end_ns"].max(initial=0))
+        rows = _Executions(device.rows, executions)
+        times = rows.times()
+        times = times[times["start_ns"] <= until_ns]
+        last_ns = int(times["end_ns"].max(initial=0))
         if not is_last:
             # The gap after the last execution has not ended.
             until_ns = min(until_ns, last_ns)
         begin_ns = device.told_ns
         until_ns = max(until_ns, begin_ns)
         devices = np.array([number], np.uint32)
-        gaps, _ = find_gaps(busy_intervals(rows), devices, begin_ns, until_ns)
+        gaps, _ = find_gaps(busy_intervals(times), devices, begin_ns, until_ns)
         device.told_ns = until_ns
-        ends = device.rows["end_ns"]
-        is_kept = (ends > until_ns) | (ends == last_ns) | ~has_begun
-        device.rows = device.rows.take(np.flatnonzero(is_kept))
-        calls, unknown = (
-            self._calls_in(begin_ns, until_ns),
-            self.unknown.on(number, device.all_users),
-        )
-        found = explain_idle(gaps, rows, calls, unknown, device.carried)
+        device.rows = rows.beyond(until_ns, last_ns)
+        # Only those that ended a gap matter from here on.
+        has_ended = gaps.ended_by >= 0
+        enders = rows.take(times["place"][gaps.ended_by[has_ended]])
+        places = np.where(has_ended, np.cumsum(has_ended) - 1, -1)
+        calls = self._calls_in(begin_ns, until_ns)
+        unknown = self.unknown.on(number, device.all_users)
+        gaps = replace(gaps, ended_by=places)
+        found = explain_idle(gaps, enders, calls, unknown, device.carried)
         device.carried = found.carried
         return found.rows
 

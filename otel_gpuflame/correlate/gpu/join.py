@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_gpuflame.correlate.gpu.backlog import Backlog, Numbers, due_of, numbers_of
-from otel_gpuflame.correlate.gpu.backpressure import is_full_queue
+from otel_gpuflame.correlate.gpu.backlog import Backlog, Numbers, due_of, keys_of, numbers_of
+from otel_gpuflame.correlate.gpu.backpressure import is_full_queue, long_launches
 from otel_gpuflame.correlate.gpu.counts import JoinCounts
 from otel_gpuflame.correlate.gpu.history import MAX_ROWS, History
 from otel_gpuflame.correlate.gpu.launches import (
@@ -42,12 +42,11 @@ from otel_gpuflame.events import wire
 from otel_gpuflame.events.attributions import NoLaunch
 from otel_gpuflame.events.executions import EXECUTION, ExecutionArray
 from otel_gpuflame.events.records import CallArray
-from otel_gpuflame.events.wire import CallFlag
 from otel_gpuflame.events.wire_gpu import GpuKind
 
 LATE_NS: Final = 2_000_000_000
 """So long launches without an execution are kept that should have had it: for executions that come late."""
-_AT_ONCE: Final = 1 << 16
+_AT_ONCE: Final = 1 << 15
 """More do not fit into any cache, and take more memory than it gains time."""
 _LONGEST_NS: Final = 1 << 42
 """73 minutes. A longer execution, or one that is so far ahead of everything else, has a wrong time."""
@@ -163,17 +162,20 @@ class Join:
         self._count(reasons)
         self._keep(launches, calls, self._is_needed(launches, until_ns, complete_ns))
         self.history.add(executions, times_ns[1])
-        return self._settled(executions, times_ns[1] <= self._until_ns, until_ns)
-
-    def _settled(self, executions: JoinedArray, is_late: Mask, until_ns: int) -> Settled:
-        late = executions[:0]
-        if is_late.any():
-            late = executions.take(np.flatnonzero(is_late))
-            executions = executions.take(np.flatnonzero(~is_late))
-            self.counts.late += len(late)
-        since_ns, self._until_ns = self._until_ns, max(self._until_ns, until_ns)
+        executions, late = self._split(executions, times_ns[1] <= self._until_ns)
         others = self._others.take_rows(until_ns)
-        return Settled(since_ns, executions, late, others, until_ns, self._open_ns())
+        long = _long_launches(launches, calls, others)
+        since_ns, self._until_ns = self._until_ns, max(self._until_ns, until_ns)
+        open_ns = self._executions.open_ns()
+        return Settled(since_ns, executions, late, others, until_ns, open_ns, long)
+
+    def _split(self, executions: JoinedArray, is_late: Mask) -> tuple[JoinedArray, JoinedArray]:
+        """Executions that came in time, and those that came late."""
+        if not is_late.any():
+            return executions, executions[:0]
+        late = executions.take(np.flatnonzero(is_late))
+        self.counts.late += len(late)
+        return executions.take(np.flatnonzero(~is_late)), late
 
     def drop(self, number: int) -> None:
         """Forget a process. Executions of it that have not been settled are counted as dropped."""
@@ -188,6 +190,16 @@ class Join:
         self._last_calls = take(last, np.flatnonzero(last.number != number))
 
     @property
+    def waiting(self) -> dict[str, int]:
+        """Rows that are kept: calls, records, launches of which executions may come, executions, and past ones."""
+        return {
+            "calls": self._calls.count + len(self._last_calls.rows) + len(self._kept_calls),
+            "records": self._records.count + len(self._launches),
+            "executions": self._executions.count,
+            "history": len(self.history),
+        }
+
+    @property
     def is_busy(self) -> bool:
         """Whether more is waiting than is best settled at once."""
         return self._executions.count > _AT_ONCE
@@ -195,17 +207,6 @@ class Join:
     def cuts_ns(self, until_ns: int) -> list[int]:
         """Times at which to settle, one after the other, until `until_ns`: about `_AT_ONCE` executions each."""
         return [*self._executions.cuts_ns(until_ns, _AT_ONCE), until_ns]
-
-    def _open_ns(self) -> dict[int, int]:
-        found: dict[int, int] = {}
-        for part in self._executions.parts:
-            devices, starts_ns = part.rows["device"].copy(), part.rows["start_ns"]
-            is_one = bool((devices == devices[0]).all())
-            for device in devices[:1].tolist() if is_one else np.unique(devices).tolist():
-                mine = starts_ns if is_one else starts_ns[devices == device]
-                first_ns = int(mine.min())
-                found[device] = min(first_ns, found.get(device, first_ns))
-        return found
 
     def _add_launches(self, rows: ExecutionArray, numbers: Numbers, last_ns: int) -> None:
         starts = rows["start_ns"].copy()
@@ -232,7 +233,7 @@ class Join:
         if wrong.any():
             rows, numbers = _chosen(rows, numbers, ~wrong)
             ends = ends[~wrong]
-        self._executions.add(rows, numbers, ends.astype(np.int64))
+        self._executions.add(rows, numbers, ends.astype(np.int64), id_keys(rows, numbers))
         self.counts.pending = self._executions.count
 
     def _claim(self, until_ns: int) -> tuple[Launches, CallArray]:
@@ -247,7 +248,8 @@ class Join:
         claimed = np.zeros(len(numbers), np.bool_)
         claimed[: len(before.claimed)] = before.claimed
         calls = Calls(pool[len(kept) :], numbers, claimed)
-        last = claim_calls(launches, calls, len(kept))
+        starts_ns = np.concatenate((before.rows["start_ns"].astype(np.int64), due_of(parts)))
+        last = claim_calls(launches, calls, starts_ns, len(kept))
         self._last_calls = take(calls, last)
         without = IS_SUBMISSION[calls.rows["kind"]] & ~claimed
         without[last] = False
@@ -258,20 +260,20 @@ class Join:
         """Executions that ended by `until_ns`, in order, each once; their ids, starts and ends."""
         parts = self._executions.take(until_ns)
         rows = concatenate([part.rows for part in parts], EXECUTION)
-        numbers, ends_ns = numbers_of(parts), due_of(parts)
+        keys, ends_ns = keys_of(parts), due_of(parts)
         starts_ns = rows["start_ns"].astype(np.int64)
         order = order_by(rows["device"], starts_ns, ends_ns)
         if order is not None:
-            rows, numbers = rows.take(order), numbers[order]
+            rows, keys = rows.take(order), keys[order]
             starts_ns, ends_ns = starts_ns[order], ends_ns[order]
         again = self._seen_again(rows, starts_ns, ends_ns)
         if again.any():
             self.counts.dropped["duplicate"] += int(np.count_nonzero(again))
             kept = np.flatnonzero(~again)
-            rows, numbers = rows.take(kept), numbers[kept]
+            rows, keys = rows.take(kept), keys[kept]
             starts_ns, ends_ns = starts_ns[kept], ends_ns[kept]
         self.counts.pending = self._executions.count
-        return rows, id_keys(rows, numbers), (starts_ns, ends_ns)
+        return rows, keys, (starts_ns, ends_ns)
 
     def _seen_again(self, rows: ExecutionArray, starts_ns: Times, ends_ns: Times) -> Mask:
         """Which rows repeat an earlier one, or one of the past."""
@@ -303,8 +305,7 @@ class Join:
             open_ones = np.flatnonzero(~needed)
             if not len(open_ones):
                 break
-            among = id_keys(part.rows, part.numbers)
-            needed[open_ones] = contains(launches.key[open_ones], among)
+            needed[open_ones] = contains(launches.key[open_ones], part.keys)
         return needed
 
     def _keep(self, launches: Launches, calls: CallArray, needed: Mask) -> None:
@@ -330,13 +331,10 @@ def _long_launches(launches: Launches, calls: CallArray, others: ExecutionArray)
     full = others.take(np.flatnonzero(is_full_queue(others)))
     if not len(full):
         return calls[:0]
-    shortest_ns = int((full["end_ns"] - full["start_ns"]).min())
-    lasts = launches.end_ns - launches.begin_ns >= shortest_ns
-    chosen = np.flatnonzero(lasts & (launches.call >= 0))
-    rows = calls.take(launches.call[chosen])
-    returned = (rows["flags"] & CallFlag.RETURNED) != 0
-    rows["end_ns"] = np.where(returned, rows["end_ns"], launches.end_ns[chosen])
-    return rows
+    returned_ns = np.zeros(len(calls), np.int64)
+    has_call = np.flatnonzero(launches.call >= 0)
+    returned_ns[launches.call[has_call]] = launches.end_ns[has_call]
+    return long_launches(calls, returned_ns, int((full["end_ns"] - full["start_ns"]).min()))
 
 
 def _chosen(rows: ExecutionArray, numbers: Numbers, chosen: Mask) -> tuple[ExecutionArray, Numbers]:

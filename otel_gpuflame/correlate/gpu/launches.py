@@ -19,9 +19,9 @@ from otel_gpuflame.events.wire import CallFlag
 
 IS_SUBMISSION: Final = np.isin(np.arange(256), [int(kind) for kind in apis.SUBMISSIONS])
 _NEVER: Final = np.iinfo(np.int64).max
-_THREAD_BITS: Final = np.uint64(48)
-"""Addresses of a program have 47. More would let one program claim the launches of another."""
-_THREAD: Final = np.uint64((1 << 48) - 1)
+_THREAD_BITS: Final = np.uint64(32)
+"""CUPTI has no room for more of pthread_self(): stacks a multiple of 4 GiB apart are taken for one thread's."""
+_THREAD: Final = np.uint64((1 << 32) - 1)
 _ID_BITS: Final = np.uint64(32)
 _EXECUTION_WORDS: Final = EXECUTION.itemsize // 8
 _CALL_WORDS: Final = wire.CALL.itemsize // 8
@@ -81,9 +81,9 @@ class Launches:
 
 def no_launches() -> Launches:
     """An empty table."""
-    rows, flags = np.empty(0, RECORDED), np.empty(0, np.bool_)
-    columns = (rows[name] for name in ("key", "thread", "begin_ns", "end_ns"))
-    return Launches(np.empty(0, np.int32), *columns, flags, np.empty(0, np.intp))
+    words, times, flags = np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.bool_)
+    positions: Positions = np.empty(0, np.intp)
+    return Launches(np.empty(0, np.int32), words, words, times, times, flags, positions)
 
 
 def recorded(rows: ExecutionArray, numbers: Numbers) -> NDArray[np.void]:
@@ -107,14 +107,14 @@ def thread_keys(rows: NDArray[np.void], numbers: Numbers) -> NDArray[np.uint64]:
     return threads | (numbers.astype(np.uint64) << _THREAD_BITS)
 
 
-def claim_calls(launches: Launches, calls: Calls, first: int) -> Positions:
+def claim_calls(launches: Launches, calls: Calls, starts_ns: Times, first: int) -> Positions:
     """Give launches without a call theirs, where there is one. `first` is the position of the first of `calls`.
 
     Returns the last call of each thread, as places in `calls`.
     """
     rows = calls.rows
     without = np.flatnonzero(launches.call < 0)
-    starts_ns, ends_ns = rows["start_ns"].astype(np.int64), rows["end_ns"].astype(np.int64)
+    ends_ns = rows["end_ns"].astype(np.int64)
     returned = ((rows["flags"] & CallFlag.RETURNED) != 0) & (ends_ns >= starts_ns)
     claims = claim(
         (launches.thread.take(without), launches.begin_ns.take(without)),

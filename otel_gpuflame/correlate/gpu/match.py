@@ -19,6 +19,7 @@ Positions: TypeAlias = NDArray[np.intp]
 
 _TIME_BITS: Final = 43
 """2.4 hours: nothing that is compared here lies further apart, but for wrong times."""
+_RADIX_FROM: Final = 1 << 16
 _DENSE: Final = 8
 """Up to so many possible ids for each that occurs a table is faster than a search: CUPTI counts other calls too."""
 
@@ -44,14 +45,16 @@ def claim(
     threads = _distinct(calls[0])
     base_ns = int(calls[1].min())
     call_number = _numbers(threads, calls[0])
-    call_order, call_places = _sorted(_composite(call_number, calls[1], base_ns))
+    call_places = _composite(call_number, calls[1], base_ns)
+    call_order, call_places = _sorted(call_number, call_places, len(threads))
     ends = np.flatnonzero(np.diff(call_number[call_order], append=len(threads)))
     claims = Claims(found, call_order[ends])
     if not len(found):
         return claims
     record_number = _numbers(threads, records[0])
     is_known = threads[record_number] == records[0]
-    order, places = _sorted(_composite(record_number, records[1], base_ns))
+    places = _composite(record_number, records[1], base_ns)
+    order, places = _sorted(record_number, places, len(threads))
     position = np.searchsorted(call_places, places, side="right") - 1
     call = call_order[position]
     is_inside = is_known[order] & (position >= 0) & is_free[call]
@@ -139,10 +142,18 @@ def _composite(number: Positions, times_ns: Times, base_ns: int) -> NDArray[np.i
     return (number.astype(np.int64) << _TIME_BITS) | offset
 
 
-def _sorted(places: NDArray[np.int64]) -> tuple[Positions, NDArray[np.int64]]:
-    """An order, and the values in it. One thread's calls come in order: then nothing is moved."""
+def _sorted(
+    number: Positions, places: NDArray[np.int64], distinct: int
+) -> tuple[Positions, NDArray[np.int64]]:
+    """An order, and the values in it. One thread's rows come in order: then there is little to sort."""
     if bool((places[1:] >= places[:-1]).all()):
         return np.arange(len(places)), places
+    if distinct < _RADIX_FROM:
+        # numpy sorts 16-bit numbers stably by radix, 10 times faster than wider ones.
+        order = np.argsort(number.astype(np.uint16), kind="stable")
+        ordered = places[order]
+        if bool((ordered[1:] >= ordered[:-1]).all()):
+            return order, ordered
     order = np.argsort(places)
     return order, places[order]
 

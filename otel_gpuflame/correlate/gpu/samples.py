@@ -125,12 +125,19 @@ def _by_launch(
     """Rows for what no sample stands for, in proportion to what was left of each span."""
     value = split_exactly(left_ns, spans.pool, rest_ns)
     still = np.flatnonzero(value)
-    by = spans.ended_by[still]
+    by, pool = spans.ended_by[still], spans.pool[still]
+    # Between the nodes of a graph there are gaps by the hundred, of one launch: one row for all.
+    launched = executions["launch_start_ns"][by]
+    is_new = np.ones(len(still), np.bool_)
+    is_new[1:] = (launched[1:] != launched[:-1]) | (pool[1:] != pool[:-1]) | (launched[1:] == 0)
+    first = np.flatnonzero(is_new)
+    value_ns = np.add.reduceat(value[still], first) if len(first) else value[:0]
+    still, by = still[first], by[first]
     return attributions(
         executions,
         by,
         time_ns=spans.start_ns[still],
-        value_ns=value[still],
+        value_ns=value_ns,
         measure=Measure.GPU_IDLE,
         leaf=Leaf.NO_SAMPLE,
         no_launch=executions["no_launch"][by],

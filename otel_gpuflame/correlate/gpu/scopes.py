@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_gpuflame.correlate.gpu.dependencies import Pairs, chain, close
+from otel_gpuflame.correlate.gpu.dependencies import Pairs, chain, close, take
 from otel_gpuflame.correlate.gpu.keys import (
     Codes,
     expand,
@@ -20,9 +20,10 @@ from otel_gpuflame.correlate.gpu.keys import (
 from otel_gpuflame.correlate.gpu.legacy import Defaults
 from otel_gpuflame.correlate.gpu.marks import Marks, event_marks
 from otel_gpuflame.correlate.gpu.resolve import Contexts, contexts_of, streams_of
-from otel_gpuflame.correlate.gpu.streams import StreamTable
+from otel_gpuflame.correlate.gpu.streams import CONTEXT_OF_THREAD, StreamTable
 from otel_gpuflame.correlate.gpu.work import Work, find_lanes
 from otel_gpuflame.events import apis
+from otel_gpuflame.events.attributions import NoLaunch
 from otel_gpuflame.events.records import CallArray
 from otel_gpuflame.events.wire import Kind
 
@@ -68,7 +69,7 @@ class ScopeCounts:
     """Waits by what made their scope less than certain."""
 
     unknown_stream: int
-    """Nothing is known to have run on the stream: they waited for nothing that we know of."""
+    """Nothing is known of the stream: if anything, they waited for streams that no known handle means."""
     unknown_event: int
     """The record of the event was not seen: whatever of the context had ended by the end of the wait."""
     unknown_context: int
@@ -93,7 +94,8 @@ def find_scopes(
 ) -> Scopes:
     """What each of `waits` (calls that returned) waits for. `marks`: see `find_marks`."""
     target = _BY_API[np.where(waits["api"] < len(_BY_API), waits["api"], 0)]
-    lanes, until = _named_lanes(waits, target, work, table), waits["start_ns"].copy()
+    lanes, found = _named_lanes(waits, target, work, table)
+    until = waits["start_ns"].copy()
     events = np.flatnonzero(target == Target.EVENT)
     record = event_marks(marks, waits[events])
     lanes[events] = np.where(record.found, record.lane, -1)
@@ -101,18 +103,20 @@ def find_scopes(
     lost_event = np.zeros(len(waits), np.bool_)
     lost_event[events] = ~record.found
     wide = (target == Target.CONTEXT) | (target == Target.DEVICE) | lost_event
+    is_orphan = _orphans(work, table)
+    lost = lost_event | (~wide & ~found & (lanes < 0) & (target != Target.EVENT))
     single = np.flatnonzero(~wide & (lanes >= 0))
     alone = Pairs(single, lanes[single], until[single], np.ones(len(single), np.bool_))
     contexts = contexts_of(table, waits)
-    whole = _whole_pairs(waits, wide, target == Target.DEVICE, work, contexts)
-    pairs = chain(
-        alone,
-        Pairs(whole.wait, whole.lane, whole.until_ns, whole.is_sure & ~lost_event[whole.wait]),
-    )
+    whole = _whole_pairs(waits, wide | lost, target == Target.DEVICE, work, contexts)
+    whole = whole._replace(is_sure=whole.is_sure & ~lost[whole.wait])
+    # A stream that nothing is known of is one that no known handle means.
+    may_be = wide[whole.wait] | is_orphan[whole.lane]
+    pairs = chain(alone, take(whole, may_be))
     closed = close(pairs, waits["start_ns"], work, defaults, marks)
-    settled, refuted = _settle(closed, waits, work, lost_event)
+    settled, refuted = _settle(closed, waits, work, lost)
     counts = ScopeCounts(
-        unknown_stream=int((~wide & (lanes < 0)).sum()),
+        unknown_stream=int((lost & ~lost_event).sum()),
         unknown_event=int(lost_event.sum()),
         unknown_context=int((wide & ~contexts.found).sum()),
         refuted=refuted,
@@ -122,8 +126,11 @@ def find_scopes(
 
 def _named_lanes(
     waits: CallArray, target: NDArray[np.uint8], work: Work, table: StreamTable
-) -> Codes:
-    """(n,) the lane of each call's own copy, else of the stream that it names; -1 where that did nothing."""
+) -> tuple[Codes, NDArray[np.bool_]]:
+    """(n,) the lane of each call's own copy, else of the stream that it names, and whether that stream is known.
+
+    The lane is -1 where the stream did nothing.
+    """
     streams = streams_of(table, waits)
     lanes = find_lanes(work, waits, streams.context_id, streams.stream_id)
     lanes = np.where(streams.found, lanes, -1)
@@ -138,7 +145,19 @@ def _named_lanes(
     own = row[asked]
     has = own >= 0
     lanes[copies[has]] = work.lane_of_row[own[has]]
-    return lanes
+    return lanes, streams.found
+
+
+def _orphans(work: Work, table: StreamTable) -> NDArray[np.bool_]:
+    """(lanes,) whether no known handle means the lane's stream."""
+    named = table.meanings.take(np.flatnonzero(table.meanings["handle"] != CONTEXT_OF_THREAD))
+    names = ("process_start_ns", "tgid", "context_id", "stream_id")
+    mine, theirs, count = shared_codes(
+        [work.lanes[name] for name in names], [named[name] for name in names]
+    )
+    is_named = np.zeros(count, np.bool_)
+    is_named[theirs] = True
+    return ~is_named[mine]
 
 
 def _whole_pairs(
@@ -171,19 +190,25 @@ def _whole_pairs(
 
 
 def _settle(
-    pairs: Pairs, waits: CallArray, work: Work, lost_event: NDArray[np.bool_]
+    pairs: Pairs, waits: CallArray, work: Work, lost: NDArray[np.bool_]
 ) -> tuple[Pairs, int]:
     """`pairs` without those that cannot be: what was waited for has ended when the wait ends, and not before."""
     latest = waits["end_ns"][pairs.wait] + REFUTED_FROM_NS
+    ended = work.keys.find(work.by_reach, pairs.lane, latest, "right") - 1
+    has_ended = ended >= work.first[pairs.lane]
+    # Where no launch is known, all may have been asked for in time that had ended in time.
+    silent = np.ones(len(work.lanes), np.bool_)
+    silent[work.lane_of_row[work.rows["no_launch"] == NoLaunch.NONE]] = False
+    guess = has_ended & silent[pairs.lane]
+    later = np.maximum(pairs.until_ns, np.where(guess, work.entry_ns[ended], 0))
+    pairs = pairs._replace(until_ns=later)
     last = work.submitted(pairs.lane, pairs.until_ns) - 1
     has = last >= work.first[pairs.lane]
     has &= work.reach_ns[last] > waits["start_ns"][pairs.wait]
     went_on = has & ~pairs.is_sure & (work.reach_ns[last] > latest)
     # An event may have been recorded before the work that went on.
-    ended = work.keys.find(work.by_reach, pairs.lane, latest, "right") - 1
-    cut = went_on & lost_event[pairs.wait] & (ended >= work.first[pairs.lane])
+    cut = went_on & lost[pairs.wait] & has_ended
     until = np.where(cut, work.entry_ns[ended], pairs.until_ns)
     refuted = went_on & ~cut
-    keep = np.flatnonzero(has & ~refuted)
-    settled = Pairs(pairs.wait[keep], pairs.lane[keep], until[keep], pairs.is_sure[keep])
-    return settled, int((refuted & ~lost_event[pairs.wait]).sum())
+    settled = take(pairs._replace(until_ns=until), has & ~refuted)
+    return settled, int((refuted & ~lost[pairs.wait]).sum())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -25,15 +24,6 @@ class Pieces(NamedTuple):
     row: Index
     start_ns: Times
     end_ns: Times
-
-
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """Rows of `ATTRIBUTION`; their values add up to the duration of each wait."""
-
-    rows: AttributionArray
-    without_scope: int
-    """Waits of which it is not known what they waited for: all of their time is the driver's."""
 
 
 def running_pieces(
@@ -70,7 +60,7 @@ def running_pieces(
     return Pieces(interval[real], work.row[place[real]], begin[real], until[real]), last
 
 
-def explain_waits(waits: CallArray, work: Work, scopes: Scopes) -> Explained:
+def explain_waits(waits: CallArray, work: Work, scopes: Scopes) -> AttributionArray:
     """Attributions of `waits`, calls that waited (`correlate.waits.find_waits`). Σ of each is its duration."""
     mode = find_waits(waits).mode
     start, end = waits["start_ns"], waits["end_ns"]
@@ -84,9 +74,7 @@ def explain_waits(waits: CallArray, work: Work, scopes: Scopes) -> Explained:
         _others(waits, mode, idle, Leaf.GPU_IDLE),
         _others(waits, mode, after, Leaf.DRIVER),
     ]
-    has_scope = np.zeros(len(waits), np.bool_)
-    has_scope[scopes.pairs.wait] = True
-    return Explained(np.concatenate(parts), int((~has_scope).sum()))
+    return np.concatenate(parts)
 
 
 def _running(

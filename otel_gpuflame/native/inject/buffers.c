@@ -16,7 +16,10 @@ enum {
 	SLOTS = 64, /* bits of a word */
 	SLOT_BYTES = 2 << 20,
 	LEAST_BYTES = 64 << 10, /* 300 kernels */
-	/* Asked for between two looks: more than this, and the next ones are larger; less, and they are smaller. */
+	/*
+	 * Asked for between two looks: each time so many, and the next ones have twice the size; fewer than the least,
+	 * and the first ones after the look have half of it. In one look's time there is room for 60 MiB.
+	 */
 	MANY = 8,
 	FEW = 2,
 	/* Fewer free ones than this at the start of a window: the rest is lost, and a new pool is needed. */
@@ -37,8 +40,8 @@ struct pool {
 static struct pool pools[MAX_POOLS];
 static atomic_uint pool_count;
 static _Atomic(struct pool *) current;
-static atomic_size_t next_bytes; /* size of the next buffer */
-static atomic_uint asked;        /* for since the last look */
+static atomic_size_t first_bytes; /* size of the next buffer after a look */
+static atomic_uint asked;         /* for since the last look */
 static atomic_bool is_open;
 static atomic_bool got_foreign; /* since the window began */
 static _Atomic uint64_t timestamps;
@@ -65,8 +68,16 @@ static int take_slot(struct pool *pool)
 	return -1;
 }
 
+static size_t size_after(unsigned int count)
+{
+	const size_t size_bytes = atomic_load_explicit(&first_bytes, memory_order_relaxed);
+	const unsigned int doublings = count / MANY;
+
+	return doublings < 16 && size_bytes << doublings < SLOT_BYTES ? size_bytes << doublings : SLOT_BYTES;
+}
+
 /* The time is taken first: what was launched before it is not in this buffer. */
-static uint8_t *give_buffer(void)
+static uint8_t *give_buffer(size_t *size_bytes)
 {
 	struct pool *pool = atomic_load_explicit(&current, memory_order_acquire);
 	const uint64_t now_ns = ogf_now_ns();
@@ -77,7 +88,7 @@ static uint8_t *give_buffer(void)
 		return NULL;
 	}
 	atomic_store_explicit(&pool->asked_ns[slot], now_ns, memory_order_relaxed);
-	atomic_fetch_add_explicit(&asked, 1, memory_order_relaxed);
+	*size_bytes = size_after(atomic_fetch_add_explicit(&asked, 1, memory_order_relaxed));
 	ogf_count(OGF_GPU_COUNT_BUFFERS, 1);
 	return pool->memory + (size_t)slot * SLOT_BYTES;
 }
@@ -87,8 +98,8 @@ static void request(uint8_t **buffer, size_t *size_bytes, size_t *max_records)
 {
 	const bool wanted = !atomic_load(&ogf_inert) && atomic_load(&is_open);
 
-	*buffer = wanted ? give_buffer() : NULL;
-	*size_bytes = *buffer ? atomic_load_explicit(&next_bytes, memory_order_relaxed) : 0;
+	*size_bytes = 0;
+	*buffer = wanted ? give_buffer(size_bytes) : NULL;
 	*max_records = 0; /* as many as fit */
 }
 
@@ -169,7 +180,7 @@ bool ogf_buffers_open(void)
 		return false;
 	pool = atomic_load(&current);
 	pool->lost = ~atomic_load(&pool->free);
-	atomic_store(&next_bytes, LEAST_BYTES);
+	atomic_store(&first_bytes, LEAST_BYTES);
 	atomic_store(&asked, 0);
 	atomic_store(&got_foreign, false);
 	atomic_store(&is_open, true);
@@ -245,10 +256,10 @@ uint64_t ogf_buffers_earliest_ns(void)
 void ogf_buffers_adapt(void)
 {
 	const unsigned int count = atomic_exchange(&asked, 0);
-	const size_t size_bytes = atomic_load(&next_bytes);
+	const size_t size_bytes = atomic_load(&first_bytes);
 
-	if (count > MANY && size_bytes < SLOT_BYTES)
-		atomic_store(&next_bytes, size_bytes * 2);
+	if (count > MANY)
+		atomic_store(&first_bytes, size_after(count));
 	else if (count < FEW && size_bytes > LEAST_BYTES)
-		atomic_store(&next_bytes, size_bytes / 2);
+		atomic_store(&first_bytes, size_bytes / 2);
 }

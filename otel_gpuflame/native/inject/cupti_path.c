@@ -5,8 +5,8 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <limits.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,8 @@
 __asm__(".symver dlopen, dlopen@GLIBC_2.2.5");
 #endif
 
-#define OPEN_FLAGS (RTLD_NOW | RTLD_LOCAL)
+#define OPEN_FLAGS      (RTLD_NOW | RTLD_LOCAL)
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
 /* What we know the records of, newest first. */
 static const char *const sonames[] = {"libcupti.so.13", "libcupti.so.12"};
@@ -35,7 +36,10 @@ static const struct {
 	{"/libc10_cuda.so", {"../../nvidia/cu13/lib", "../../nvidia/cuda_cupti/lib", "."}},
 };
 
-#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+struct search {
+	char path[PATH_MAX];
+	size_t newest; /* the first of `sonames` that the driver allows */
+};
 
 /* CUPTI is not made for drivers older than itself. */
 static size_t newest_allowed(void)
@@ -46,77 +50,48 @@ static size_t newest_allowed(void)
 	return version_of && version_of(&version) == 0 && version < 13000 ? 1 : 0;
 }
 
-static void *open_in(const char *directory, size_t directory_size, const char *below)
+/* In a path with that file name: where the name's slash is, else NULL. */
+static const char *name_in(const char *path, const char *name)
 {
-	char path[PATH_MAX];
-	void *library = NULL;
+	const char *slash = strrchr(path, '/');
 
-	for (size_t index = newest_allowed(); !library && index < COUNT_OF(sonames); index++) {
-		const int size = snprintf(path, sizeof(path), "%.*s/%s/%s", (int)directory_size, directory, below,
-					  sonames[index]);
-
-		if (size > 0 && size < (int)sizeof(path) && access(path, R_OK) == 0)
-			library = dlopen(path, OPEN_FLAGS);
-	}
-	return library;
+	return slash && strncmp(slash, name, strlen(name)) == 0 ? slash : NULL;
 }
 
-/* line: one of /proc/self/maps. */
-static void *open_beside(const char *line)
+/* Both are called for each library of the process, until one says 1. No library may be opened meanwhile. */
+static int find_loaded(struct dl_phdr_info *info, size_t size, void *data)
 {
-	const char *path = strchr(line, '/');
+	struct search *search = data;
 
-	for (size_t index = 0; path && index < COUNT_OF(neighbours); index++) {
-		const char *name = strstr(path, neighbours[index].library);
-		void *library = NULL;
-
-		if (!name || strchr(name + 1, '/'))
-			continue;
-		for (size_t place = 0; !library && place < COUNT_OF(neighbours[0].directories); place++)
-			library = open_in(path, (size_t)(name - path), neighbours[index].directories[place]);
-		if (library)
-			return library;
-	}
-	return NULL;
+	(void)size;
+	return name_in(info->dlpi_name, "/libcupti.so") &&
+	       snprintf(search->path, sizeof(search->path), "%s", info->dlpi_name) < (int)sizeof(search->path);
 }
 
-/* Calls open_beside() with each whole line; lines too long for the buffer are no paths. */
-static void *open_beside_cuda(void)
+static bool is_in(struct search *search, const char *directory, int directory_size, const char *below)
 {
-	static char text[PATH_MAX + 256];
-	const int maps = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
-	void *library = NULL;
-	size_t used = 0;
-	ssize_t got;
+	for (size_t index = search->newest; index < COUNT_OF(sonames); index++) {
+		const int size = snprintf(search->path, sizeof(search->path), "%.*s/%s/%s", directory_size, directory,
+					  below, sonames[index]);
 
-	if (maps < 0)
-		return NULL;
-	while (!library && (got = read(maps, text + used, sizeof(text) - 1 - used)) > 0) {
-		char *line = text, *end;
-
-		used += (size_t)got;
-		text[used] = '\0';
-		while (!library && (end = strchr(line, '\n'))) {
-			*end = '\0';
-			library = open_beside(line);
-			line = end + 1;
-		}
-		used -= (size_t)(line - text);
-		if (used == sizeof(text) - 1)
-			used = 0;
-		memmove(text, line, used);
+		if (size < (int)sizeof(search->path) && access(search->path, R_OK) == 0)
+			return true;
 	}
-	close(maps);
-	return library;
+	return false;
 }
 
-static void *open_loaded(void)
+static int find_beside(struct dl_phdr_info *info, size_t size, void *data)
 {
-	void *library = dlopen("libcupti.so", RTLD_LAZY | RTLD_NOLOAD);
+	(void)size;
+	for (size_t index = 0; index < COUNT_OF(neighbours); index++) {
+		const char *slash = name_in(info->dlpi_name, neighbours[index].library);
 
-	for (size_t index = 0; !library && index < COUNT_OF(sonames); index++)
-		library = dlopen(sonames[index], RTLD_LAZY | RTLD_NOLOAD);
-	return library;
+		for (size_t place = 0; slash && place < COUNT_OF(neighbours[0].directories); place++)
+			if (is_in(data, info->dlpi_name, (int)(slash - info->dlpi_name),
+				  neighbours[index].directories[place]))
+				return 1;
+	}
+	return 0;
 }
 
 static void *open_named(void)
@@ -126,15 +101,22 @@ static void *open_named(void)
 	return path && *path ? dlopen(path, OPEN_FLAGS) : NULL;
 }
 
+/* Not with dlopen() by soname: where none is loaded, that would look through all directories. */
 void *ogf_cupti_open(void)
 {
-	void *library = open_loaded();
+	static struct search search;
+	void *library = NULL;
 
+	if (dl_iterate_phdr(find_loaded, &search))
+		library = dlopen(search.path, RTLD_LAZY | RTLD_NOLOAD);
 	if (!library)
 		library = open_named();
-	if (!library)
-		library = open_beside_cuda();
-	for (size_t index = newest_allowed(); !library && index < COUNT_OF(sonames); index++)
+	if (library)
+		return library;
+	search.newest = newest_allowed();
+	if (dl_iterate_phdr(find_beside, &search))
+		library = dlopen(search.path, OPEN_FLAGS);
+	for (size_t index = search.newest; !library && index < COUNT_OF(sonames); index++)
 		library = dlopen(sonames[index], OPEN_FLAGS);
 	return library;
 }

@@ -20,7 +20,10 @@ static struct {
 	int (*name)(char *name, int size, int device);
 	int (*uuid)(uint8_t *uuid, int device);
 	int (*attribute)(int *value, int attribute, int device);
+	int (*context_state)(int device, unsigned int *flags, int *active); /* NULL: not there */
 } driver;
+
+static int device_count;
 
 static bool resolve(void)
 {
@@ -29,6 +32,7 @@ static bool resolve(void)
 	driver.name = (int (*)(char *, int, int))ogf_driver_function("cuDeviceGetName");
 	driver.uuid = (int (*)(uint8_t *, int))ogf_driver_function("cuDeviceGetUuid_v2");
 	driver.attribute = (int (*)(int *, int, int))ogf_driver_function("cuDeviceGetAttribute");
+	driver.context_state = (int (*)(int, unsigned int *, int *))ogf_driver_function("cuDevicePrimaryCtxGetState");
 	return driver.count && driver.get && driver.name && driver.uuid && driver.attribute;
 }
 
@@ -70,6 +74,22 @@ bool ogf_devices_describe(void)
 	for (int ordinal = 0; ordinal < count; ordinal++)
 		describe(ordinal);
 	ogf_set_device_count((uint32_t)count);
+	device_count = count;
 	described = true;
 	return true;
+}
+
+/* Contexts of cuCtxCreate are not seen: without a subscriber, nothing tells of them. */
+uint32_t ogf_devices_with_context(void)
+{
+	uint32_t found = 0;
+
+	for (int ordinal = 0; driver.context_state && ordinal < device_count; ordinal++) {
+		unsigned int flags;
+		int device, active = 0;
+
+		if (driver.get(&device, ordinal) == 0 && driver.context_state(device, &flags, &active) == 0 && active)
+			found |= 1U << ordinal;
+	}
+	return found;
 }

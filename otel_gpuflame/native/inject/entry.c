@@ -2,6 +2,7 @@
 /* Where the driver, fork() and exit() come in. Nothing here may fail the program, or say a word. */
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cupti.h"
 #include "inject.h"
@@ -32,6 +33,27 @@ static void give_up(enum ogf_gpu_error error, uint32_t cupti_result)
 	ogf_set_state(OGF_GPU_UNUSABLE);
 }
 
+/*
+ * Whether recording begins before cuInit ends. That is in time for a program that launches at once, and for whatever
+ * CUPTI sets up with the first context only (measured with 13.0: launch records of the CUDA runtime's calls).
+ */
+static bool is_to_start(void)
+{
+	const char *text = getenv("OTEL_GPUFLAME_INJECT_START");
+
+	return text && strcmp(text, "1") == 0;
+}
+
+static void start_worker(void)
+{
+	if (ogf_worker_start()) {
+		atexit(at_exit);
+		return;
+	}
+	ogf_window_close(true);
+	give_up(OGF_GPU_NO_THREAD, 0);
+}
+
 static void start(void)
 {
 	const enum ogf_gpu_error error = ogf_cupti_load();
@@ -47,11 +69,11 @@ static void start(void)
 		return;
 	}
 	ogf_launches_init();
-	ogf_set_state(OGF_GPU_DORMANT);
-	if (!ogf_worker_start())
-		give_up(OGF_GPU_NO_THREAD, 0);
+	if (is_to_start() && ogf_window_open_at_init())
+		ogf_worker_carry_on();
 	else
-		atexit(at_exit);
+		ogf_set_state(OGF_GPU_DORMANT);
+	start_worker();
 }
 
 /* Called once, by cuInit, in the thread that calls it. 1: go on; 0 would be reported. */

@@ -3,7 +3,8 @@
  * The library that the CUDA driver loads into a program (CUDA_INJECTION64_PATH) and what its files share.
  *
  * Who runs what: InitializeInjection and the exit handler run in threads of the program, the request and complete
- * callbacks in any thread at any launch (they take no lock and no memory), everything else in our one worker thread.
+ * callbacks in any thread at any launch (they take no lock and no memory), everything else in our one worker thread,
+ * but for the window that InitializeInjection opens before there is one.
  * docs/decisions/0011-gpu-side.md has the design, ../gpu_region.h the memory that the exporter reads.
  */
 #ifndef OGF_INJECT_H
@@ -34,7 +35,7 @@ void ogf_futex_wake(const uint32_t *word);
 /* Anonymous memory that takes room only where touched; NULL when there is none. */
 void *ogf_reserve(size_t size_bytes);
 
-/* region.c: the shared memory. Everything written there is written by the worker. */
+/* region.c: the shared memory. Everything written there is written by the worker, once that runs. */
 bool ogf_region_make(void);
 /* In a forked child: gives back the descriptor that it has inherited. Safe in a signal handler. */
 void ogf_region_abandon(void);
@@ -73,6 +74,8 @@ struct ogf_lease ogf_lease_read(uint64_t now_ns);
 /* devices.c */
 /* Describes the devices once; false while the driver is not ready. */
 bool ogf_devices_describe(void);
+/* Which devices have a primary context, one bit each; 0 while the driver is not ready. */
+uint32_t ogf_devices_with_context(void);
 
 /* launches.c */
 enum ogf_launch_records {
@@ -114,12 +117,16 @@ void ogf_records_write(const struct ogf_filled *filled);
 
 /* window.c */
 bool ogf_window_open(uint32_t generation);
+/* The same for generation 0, in InitializeInjection: nothing is asked of CUPTI that needs a driver. */
+bool ogf_window_open_at_init(void);
 /* One flush; false when the window cannot go on. */
 bool ogf_window_tick(void);
 /* at_exit: the program ends, so nothing may take longer than it must. */
 void ogf_window_close(bool at_exit);
 
 /* worker.c */
+/* Before ogf_worker_start: a window of generation 0 is open. The first lease carries it on. */
+void ogf_worker_carry_on(void);
 bool ogf_worker_start(void);
 /* Whether the program is ending: nothing may take longer than it must. */
 bool ogf_worker_is_ending(void);

@@ -6,6 +6,8 @@
 enum {
 	LAST_FLUSH_STEP_MS = 5,
 	LAST_FLUSH_MS = 1000,
+	/* A context that is there later has been begun in the window. Making one takes 0.1 to 0.5 s on one device. */
+	CONTEXT_MS = 5000,
 };
 
 /* Without the first, there is nothing to see. */
@@ -17,10 +19,14 @@ static const uint32_t kinds[] = {
 #define KIND_COUNT (sizeof(kinds) / sizeof(kinds[0]))
 
 static struct {
+	bool is_open;
 	uint32_t generation;
+	uint64_t contexts_until_ns;                   /* until then, a context that is new may have been begun before */
+	uint32_t contexts;                            /* known by device */
 	uint64_t no_buffer, ring_full, cupti_dropped; /* counters when it began */
 	bool tells_clock;                             /* CUPTI's own clock asks our callback */
 	bool lost_to_other;
+	bool has_new_context;
 	uint64_t complete_ns; /* to be said at the next flush */
 } window;
 
@@ -122,11 +128,23 @@ static void discard_filled(void)
 		ogf_buffers_release(&stale);
 }
 
+static uint32_t prepare(void)
+{
+	window.no_buffer = ogf_counted(OGF_GPU_COUNT_NO_BUFFER);
+	window.ring_full = ogf_counted(OGF_GPU_COUNT_RING_FULL);
+	window.cupti_dropped = ogf_counted(OGF_GPU_COUNT_CUPTI_DROPPED);
+	window.tells_clock = false;
+	window.lost_to_other = false;
+	window.has_new_context = false;
+	window.complete_ns = 0;
+	return ogf_buffers_open() ? CUPTI_SUCCESS : CUPTI_ERROR_OUT_OF_MEMORY;
+}
+
 /*
  * After this, we are CUPTI's client. A buffer that was given out at the very end of the last window comes back now;
  * what is in it belongs to no window.
  */
-static uint32_t prepare(void)
+static uint32_t take_over(void)
 {
 	const uint32_t result = ogf_buffers_register();
 
@@ -134,27 +152,21 @@ static uint32_t prepare(void)
 		return result;
 	ogf_cupti.cuptiActivityFlushAll(CUPTI_FLUSH_COMPLETED);
 	discard_filled();
-	window.no_buffer = ogf_counted(OGF_GPU_COUNT_NO_BUFFER);
-	window.ring_full = ogf_counted(OGF_GPU_COUNT_RING_FULL);
-	window.cupti_dropped = ogf_counted(OGF_GPU_COUNT_CUPTI_DROPPED);
-	window.lost_to_other = false;
-	window.complete_ns = 0;
-	return ogf_buffers_open() ? CUPTI_SUCCESS : CUPTI_ERROR_OUT_OF_MEMORY;
+	return CUPTI_SUCCESS;
 }
 
-bool ogf_window_open(uint32_t generation)
+/* `result`: of becoming CUPTI's client. */
+static bool open_window(uint32_t generation, uint64_t begin_ns, uint32_t result)
 {
-	const uint64_t begin_ns = ogf_now_ns();
-	uint32_t result;
-
 	window.generation = generation;
 	ogf_set_generation(generation);
-	result = prepare();
+	if (result == CUPTI_SUCCESS)
+		result = prepare();
 	if (result == CUPTI_SUCCESS)
 		result = enable();
 	write_mark(OGF_GPU_WINDOW_OPEN, begin_ns, ogf_now_ns(), OGF_GPU_COMPLETE);
-	if (result == CUPTI_SUCCESS) {
-		window.tells_clock = is_our_clock();
+	window.is_open = result == CUPTI_SUCCESS;
+	if (window.is_open) {
 		ogf_set_error(OGF_GPU_NO_ERROR, 0);
 		ogf_set_state(OGF_GPU_CAPTURING);
 		return true;
@@ -165,12 +177,51 @@ bool ogf_window_open(uint32_t generation)
 	return false;
 }
 
+bool ogf_window_open(uint32_t generation)
+{
+	const uint64_t begin_ns = ogf_now_ns();
+
+	window.contexts = ogf_devices_with_context();
+	window.contexts_until_ns = begin_ns + CONTEXT_MS * OGF_NS_PER_MS;
+	if (!open_window(generation, begin_ns, take_over()))
+		return false;
+	window.tells_clock = is_our_clock();
+	return true;
+}
+
+/* We are CUPTI's client already, and no context can have been begun. */
+bool ogf_window_open_at_init(void)
+{
+	return open_window(0, ogf_now_ns(), CUPTI_SUCCESS);
+}
+
+/*
+ * Where kernel records were enabled while another thread was making a context, a context has been seen that gave none
+ * (1 of 6, CUPTI 13.0), though copies and waits came. Enabling what is enabled changes nothing; a new window does.
+ */
+static bool is_context_new(void)
+{
+	return ogf_now_ns() < window.contexts_until_ns && ogf_devices_with_context() & ~window.contexts;
+}
+
+static bool open_again(void)
+{
+	window.has_new_context = true;
+	ogf_window_close(false);
+	return ogf_window_open(window.generation);
+}
+
 bool ogf_window_tick(void)
 {
-	if (window.tells_clock && !is_our_clock()) {
+	const bool is_ours = is_our_clock();
+
+	if (window.tells_clock && !is_ours) {
 		window.lost_to_other = true;
 		return false;
 	}
+	window.tells_clock = is_ours;
+	if (is_context_new())
+		return open_again();
 	flush(CUPTI_FLUSH_COMPLETED);
 	count_dropped();
 	ogf_ring_publish();
@@ -208,6 +259,8 @@ static enum ogf_gpu_incomplete why_incomplete(uint64_t end_ns, bool forced)
 		return OGF_GPU_CUPTI_DROPPED;
 	if (ogf_counted(OGF_GPU_COUNT_RING_FULL) != window.ring_full)
 		return OGF_GPU_RING_FULL;
+	if (window.has_new_context)
+		return OGF_GPU_NEW_CONTEXT;
 	return forced ? OGF_GPU_NOT_FLUSHED : OGF_GPU_COMPLETE;
 }
 
@@ -217,6 +270,9 @@ void ogf_window_close(bool at_exit)
 	const uint64_t end_ns = ogf_now_ns();
 	bool forced = false;
 
+	if (!window.is_open)
+		return;
+	window.is_open = false;
 	if (!window.lost_to_other) {
 		disable();
 		forced = !flush_to_the_end(end_ns, at_exit ? 0 : LAST_FLUSH_MS);

@@ -20,6 +20,11 @@ enum {
 	/* However often the exporter's page changes, this is how often we look, and how often CUPTI is switched on. */
 	LEAST_LOOK_MS = 1,
 	LEAST_BETWEEN_WINDOWS_MS = 50,
+	/*
+	 * How long a window without a lease waits for one. An exporter that watches looks within milliseconds, but its
+	 * round may take a second (symbols of large libraries); as long as one prolongation of a lease.
+	 */
+	FIRST_LEASE_MS = 3000,
 	/* Values of `phase`. */
 	DORMANT = 0, /* asleep without a window, and will look at `ending` before it enters CUPTI */
 	BUSY = 1,
@@ -35,6 +40,7 @@ static struct {
 	bool was_refused; /* the lease of that generation gets no second window */
 	uint32_t generation;
 	uint64_t opened_ns;
+	uint64_t first_until_ns; /* no exporter has given a lease yet: until then one may; 0: not so */
 } window;
 
 static void set_phase(uint32_t value)
@@ -46,8 +52,11 @@ static void set_phase(uint32_t value)
 
 static void close_window(bool at_exit)
 {
+	/* Records refer to devices. */
+	ogf_devices_describe();
 	ogf_window_close(at_exit);
 	window.is_open = false;
+	window.first_until_ns = 0;
 	ogf_set_state(OGF_GPU_DORMANT);
 }
 
@@ -67,6 +76,25 @@ static uint64_t open_window(const struct ogf_lease *lease, uint64_t now_ns)
 	return window.is_open ? ogf_now_ns() + FLUSH_PERIOD_MS * OGF_NS_PER_MS : OGF_FOREVER;
 }
 
+/*
+ * The first lease carries on the window that was there before it. An exporter writes the generation, then the lease's
+ * end, then `wake`: before that, it may not have written everything.
+ */
+static struct ogf_lease first_lease(const struct ogf_lease *lease, uint64_t now_ns)
+{
+	struct ogf_lease first = {.generation = window.generation, .until_ns = window.first_until_ns};
+
+	if (lease->until_ns > now_ns) {
+		window.generation = lease->generation;
+		window.first_until_ns = 0;
+		ogf_set_generation(lease->generation);
+		return *lease;
+	}
+	if (__atomic_load_n(&ogf_region_control()->wake, __ATOMIC_ACQUIRE) != 0)
+		first.until_ns = now_ns;
+	return first;
+}
+
 /* While a window is open. */
 static uint64_t follow_window(const struct ogf_lease *lease, uint64_t now_ns)
 {
@@ -76,6 +104,8 @@ static uint64_t follow_window(const struct ogf_lease *lease, uint64_t now_ns)
 		close_window(false);
 		return now_ns; /* the lease may be for another one */
 	}
+	if (!ogf_devices_describe())
+		return now_ns + DRIVER_PERIOD_MS * OGF_NS_PER_MS;
 	if (now_ns >= next_flush_ns) {
 		if (!ogf_window_tick()) {
 			close_window(false);
@@ -90,8 +120,10 @@ static uint64_t follow_window(const struct ogf_lease *lease, uint64_t now_ns)
 static uint64_t follow_lease(void)
 {
 	const uint64_t now_ns = ogf_now_ns();
-	const struct ogf_lease lease = ogf_lease_read(now_ns);
+	struct ogf_lease lease = ogf_lease_read(now_ns);
 
+	if (window.first_until_ns)
+		lease = first_lease(&lease, now_ns);
 	if (window.is_open)
 		return follow_window(&lease, now_ns);
 	if (lease.until_ns <= now_ns || (window.was_refused && lease.generation == window.generation))
@@ -125,6 +157,14 @@ static void *work(void *unused)
 	ogf_set_state(OGF_GPU_ENDED);
 	set_phase(DONE);
 	return NULL;
+}
+
+void ogf_worker_carry_on(void)
+{
+	window.is_open = true;
+	window.opened_ns = ogf_now_ns();
+	window.first_until_ns = window.opened_ns + FIRST_LEASE_MS * OGF_NS_PER_MS;
+	set_phase(IN_WINDOW); /* a program that ends before the worker runs has it close the window */
 }
 
 /* The program's signals are for its own threads. */

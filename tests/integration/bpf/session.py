@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -108,13 +109,22 @@ def wait_until_inside(target: Running) -> None:
     target.wait_for(lambda: call.read_text().split(" ", 1)[0] in POLLING, "the target to wait")
 
 
+def _ends_with_us() -> list[str]:
+    """A prefix that becomes the command, which is killed when this process is; nothing where there is no util-linux."""
+    found = shutil.which("setpriv")
+    return [] if found is None else [found, "--pdeathsig", "KILL", "--"]
+
+
 @contextlib.contextmanager
 def running(
     command: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> Iterator[Running]:
-    """Start a program in a group of its own; what still runs of that is killed at the end."""
+    """Start a program in a group of its own; what still runs of that is killed at the end.
+
+    It also ends with us when we are killed: an agent would capture this host for ever.
+    """
     with subprocess.Popen(
-        command,
+        [*_ends_with_us(), *command],
         env=None if environment is None else dict(environment),
         cwd=ROOT,
         stdin=subprocess.PIPE,

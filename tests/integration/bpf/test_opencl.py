@@ -16,8 +16,8 @@ from otel_gpuflame.profile.sample_types import GPU_COPY, GPU_LAUNCH, GPU_WAIT
 from tests.fakes.build import app_command
 from tests.fakes.steps import STAYS
 from tests.integration.bpf.apps.opencl_waits import RECTANGLE
-from tests.integration.bpf.recording import Recording, app, record, record_command, total
-from tests.integration.bpf.session import keep_step, running
+from tests.integration.bpf.recording import Recording, app, record_command, total
+from tests.integration.bpf.session import keep_step, record_in_step, running
 
 pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("opencl")]
 
@@ -74,8 +74,12 @@ def test_every_enqueue_is_counted_with_a_loader_found_at_run_time(
 
 
 def test_a_loader_of_the_wheel_needs_no_help(output: Path, environment: dict[str, str]) -> None:
-    """Recording a plain pyopencl program counts every enqueue and its wait for the queue."""
-    recording = record(output, *app_command("app_opencl", 1_009), environment=environment)
+    """Recording a plain pyopencl program counts every enqueue and its wait for the queue.
+
+    The program only waits until the recorder has looked at what it has mapped.
+    """
+    command = app_command("app_opencl", 1_009, "--hold")
+    recording = record_in_step(output, *command, environment=environment)
     assert recording.exit_code == 0, recording.stderr
     assert len(recording.capture.kind(Kind.LAUNCH)) == recording.truth["enqueues"] == 1_009
     assert len(recording.capture.api("clFinish")) == recording.truth["finishes"] == 1

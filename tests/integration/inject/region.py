@@ -7,6 +7,7 @@ import ctypes
 import mmap
 import os
 import platform
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,8 @@ from otel_gpuflame.events.wire_gpu import (
 NS_PER_S = 1_000_000_000
 PATIENCE_S = 60.0
 """How long something may take that must happen; only a broken library uses it up."""
+
+LEASE_S = 9.0
 
 _FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 _FUTEX_WAKE = 1
@@ -64,6 +67,13 @@ def find_region(pid: int) -> Path:
     raise NoRegionError(f"process {pid} has no memfd otel_gpuflame")
 
 
+def prolong(control: NDArray[np.void], enough: threading.Event) -> None:
+    """As an exporter does; without a wake, since an open window is looked at all the time."""
+    until = time.monotonic() + PATIENCE_S
+    while not enough.wait(1) and time.monotonic() < until:
+        control["lease_until_ns"] = int((time.monotonic() + LEASE_S) * NS_PER_S)
+
+
 class Region:
     """The shared memory of one process, mapped for reading and writing."""
 
@@ -80,6 +90,8 @@ class Region:
         )
         self._names_offset = 2 * Limit.PAGE_BYTES + Limit.RECORD_SLOTS * RECORD.itemsize
         self._tail = 0
+        self._lender: threading.Thread | None = None
+        self._enough = threading.Event()
 
     def field(self, name: str) -> Any:
         """A field of the library's page."""
@@ -108,9 +120,14 @@ class Region:
         self.control["lease_until_ns"] = max(0, int(until_s * NS_PER_S))
         self.wake()
 
-    def open_window(self, generation: int, *, seconds: float = 9.0) -> None:
-        """Lend, and wait until the library captures for that lease."""
-        self.lend(seconds, generation=generation)
+    def open_window(self, generation: int) -> None:
+        """Lend, wait until the library captures for that lease, and go on lending until `close_window`."""
+        self._stop_lending()
+        self.lend(LEASE_S, generation=generation)
+        self._lender = threading.Thread(
+            target=prolong, args=(self.control, self._enough), daemon=True
+        )
+        self._lender.start()
         wait_for(
             lambda: (
                 self.state == LibraryState.CAPTURING and int(self.field("generation")) == generation
@@ -118,8 +135,16 @@ class Region:
             f"window {generation}",
         )
 
+    def _stop_lending(self) -> None:
+        self._enough.set()
+        if self._lender is not None:
+            self._lender.join()
+        self._enough.clear()
+        self._lender = None
+
     def close_window(self) -> None:
         """End the lease, and wait until the library has closed its window."""
+        self._stop_lending()
         self.lend(-1)
         wait_for(lambda: self.state != LibraryState.CAPTURING, "the end of the window")
 

@@ -130,7 +130,6 @@ def test_buffers_that_never_come_back_run_out(library: Path) -> None:
         while not region.counter(LibraryCounter.NO_BUFFER):
             target.do("launch_many", count=5000)
             region.read()
-            region.lend(9)
         region.close_window()
         records = region.read()
         assert region.counter(LibraryCounter.CUPTI_DROPPED) > 0

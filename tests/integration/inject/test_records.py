@@ -137,7 +137,7 @@ def test_streams_are_told_apart(library: Path) -> None:
 
 
 def test_waits_are_recorded_with_what_they_wait_for(library: Path) -> None:
-    """A synchronisation of the context is of that type, and as long as the wait."""
+    """A synchronisation of the context is of that type, and ends after the work."""
     with session(library) as target:
         region = target.region()
         region.open_window(1)
@@ -148,7 +148,7 @@ def test_waits_are_recorded_with_what_they_wait_for(library: Path) -> None:
     (wait,) = of_kind(records, GpuKind.SYNC)
     (kernel,) = of_kind(records, GpuKind.KERNEL)
     assert wait["detail"] == CONTEXT
-    assert wait["start_ns"] <= kernel["end_ns"] <= wait["end_ns"]
+    assert kernel["end_ns"] <= wait["end_ns"]
 
 
 def test_a_full_queue_is_recorded_as_overhead_of_the_launch(library: Path) -> None:
@@ -156,13 +156,13 @@ def test_a_full_queue_is_recorded_as_overhead_of_the_launch(library: Path) -> No
     with session(library, FAKE_CUDA_QUEUE_NS="1000000") as target:
         region = target.region()
         region.open_window(1)
-        truth = target.do("launch", count=5, duration_ns=1_000_000)
+        truth = target.do("launch", count=5, duration_ns=5_000_000)
         target.do("synchronize")
         region.close_window()
         records = region.read()
     launches = {int(r["correlation_id"]): r for r in of_kind(records, GpuKind.API)}
     blocked = of_kind(records, GpuKind.OVERHEAD)
-    assert len(blocked) >= 1
+    assert len(blocked) == 5
     assert (blocked["detail"] == COMMAND_BUFFER_FULL).all()
     assert (blocked["thread_pointer"] == truth["thread"] & LOW_WORD).all()
     for record in blocked:

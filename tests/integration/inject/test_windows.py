@@ -93,8 +93,8 @@ def test_a_lease_that_is_not_prolonged_ends_capture(library: Path) -> None:
     """Without a word from the exporter."""
     with session(library) as target:
         region = target.region()
-        region.lend(0.3, generation=1)
-        wait_for(lambda: region.state == LibraryState.CAPTURING, "capture")
+        region.open_window(1)
+        region.lend(0.1)
         wait_for(lambda: region.state == LibraryState.DORMANT, "the lease's end")
         target.do("launch_many", count=10)
         records = region.read()
@@ -111,11 +111,9 @@ def test_a_killed_exporter_ends_capture(library: Path) -> None:
         "import sys, time\n"
         "from tests.integration.inject.region import Region\n"
         "region = Region(int(sys.argv[1]))\n"
-        "region.open_window(1, seconds=1)\n"
+        "region.open_window(1)\n"
         "print('open', flush=True)\n"
-        "while True:\n"
-        "    region.lend(1)\n"
-        "    time.sleep(0.1)\n"
+        "time.sleep(1000)\n"
     )
     with session(library) as target:
         exporter = subprocess.Popen(
@@ -201,7 +199,6 @@ def test_a_full_ring_drops_and_counts(library: Path) -> None:
         region.open_window(1)
         while not region.counter(LibraryCounter.RING_FULL):
             target.do("launch_many", count=BATCH)
-            region.lend(9)
         target.do("synchronize")
         region.close_window()
         records = region.read()
@@ -222,17 +219,19 @@ def test_every_record_of_a_long_window_is_there(library: Path) -> None:
     with session(library, FAKE_CUDA_KERNEL_NS="100") as target:
         region = target.region()
         region.open_window(1)
-        for _ in range(8):
+
+        def read() -> None:
+            records = region.read()
+            kernels.extend(of_kind(records, GpuKind.KERNEL)["correlation_id"].tolist())
+            launches.extend(of_kind(records, GpuKind.API)["correlation_id"].tolist())
+
+        for batches in range(1, 9):
             target.do("launch_many", count=BATCH)
             target.do("synchronize")
-            region.lend(9)
-            records = region.read()
-            kernels += of_kind(records, GpuKind.KERNEL)["correlation_id"].tolist()
-            launches += of_kind(records, GpuKind.API)["correlation_id"].tolist()
+            while len(launches) < batches * BATCH:
+                read()
         region.close_window()
-        records = region.read()
-    kernels += of_kind(records, GpuKind.KERNEL)["correlation_id"].tolist()
-    launches += of_kind(records, GpuKind.API)["correlation_id"].tolist()
+        read()
     assert len(set(kernels)) == len(kernels) == 8 * BATCH
     assert sorted(kernels) == sorted(launches)
 

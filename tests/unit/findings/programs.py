@@ -98,8 +98,12 @@ class Program:
     def bundles(self) -> list[Bundle]:
         """What the profile stage makes of it."""
         names = [name_event(GEMM, "gemm"), name_event(TINY, "tiny")]
-        before = [START, target_event(), devices(), *names]
-        found, _ = run([*before, *self.events, Watermark(START_NS + WINDOW_NS)])
+        # The GPU is used from the first nanosecond to the last.
+        first, last = (
+            Calls(call("cuEventRecord", start_ns=START_NS + at)) for at in (0, WINDOW_NS - 1)
+        )
+        before = [START, target_event(), devices(), *names, first]
+        found, _ = run([*before, *self.events, last, Watermark(START_NS + WINDOW_NS)])
         return found
 
     def findings(self) -> list[Finding]:

@@ -20,7 +20,7 @@ from otel_gpuflame.profile.model import Bundle
 from otel_gpuflame.profile.sample_types import GPU_IDLE, GPU_TIME, GPU_WAIT
 from otel_gpuflame.profile.top import total
 from tests.unit.correlate.gpu.program import MS, Program
-from tests.unit.correlate.gpu.traffic import PROCESS
+from tests.unit.correlate.gpu.traffic import PROCESS, executed
 from tests.unit.profile.builders import devices
 
 US = 1_000
@@ -173,6 +173,26 @@ def python_loop() -> Recording:
     return recording
 
 
+def back_pressure() -> Recording:
+    """Kernels of 1 ms; after 300 launches the driver takes one for each that ends."""
+    recording = Recording()
+    for number in range(1_300):
+        recording.launch(1 * MS)
+        if number >= 300:
+            held_ns = 995 * US
+            (_, call) = recording.program.calls[-1]
+            begin = int(call["start_ns"][0])
+            launch = recording.program.records[-2][1]
+            launch["end_ns"] = begin + held_ns + 4 * US
+            full = executed(
+                0, begin + 1 * US, begin + 1 * US + held_ns, kind=GpuKind.OVERHEAD, detail=6
+            )
+            recording.program.records[-2] = (begin + 1 * MS, launch)
+            recording.program.records.append((begin + 1 * MS, full))
+            recording.now += held_ns
+    return recording
+
+
 def launch_bound() -> Recording:
     """10,000 kernels of 4 µs, 20 µs apart, in a fifth of a second."""
     recording = Recording(end_ns=250 * MS)
@@ -189,6 +209,7 @@ def launch_bound() -> Recording:
         (unpinned_copy, "unpinned-copy", COPY, 448 * MS),
         (sleeping, "input-bound", SLEEP, 98 * 5 * MS),
         (python_loop, "input-bound", LOOP, 98 * 5 * MS),
+        (back_pressure, "back-pressure-bound", TRAIN, 995 * MS),
         (launch_bound, "launch-bound", TRAIN, 160 * MS),
     ],
     ids=lambda value: getattr(value, "__name__", None),

@@ -10,10 +10,14 @@ import pytest
 
 from otel_gpuflame.events.attributions import Leaf, Measure
 from otel_gpuflame.events.executions import NO_DEVICE
+from otel_gpuflame.events.records import Watermark
 from otel_gpuflame.findings.find import RULES, find
-from otel_gpuflame.profile.sample_types import ESTIMATED_SCOPE
+from otel_gpuflame.profile.model import Window
+from otel_gpuflame.profile.sample_types import ESTIMATED_SCOPE, GPU_IDLE
+from otel_gpuflame.profile.top import total
 from tests.unit.findings import programs
 from tests.unit.findings.programs import MS, TINY, US, Program, S
+from tests.unit.profile.builders import START_NS, UNIX_OFFSET_NS, name_event, run, usual
 
 
 def rules(program: Program) -> list[tuple[str, str]]:
@@ -66,7 +70,41 @@ def test_rare_waits_of_a_long_recording_are_no_loop() -> None:
     """Less than one a second: whatever they cost, the queue is long between them."""
     (bundle,) = reading(20, 500 * MS).bundles()
     longer = replace(bundle.window, end_unix_ns=bundle.window.start_unix_ns + 21 * S)
-    assert find([replace(bundle, window=longer)]) == []
+    assert find([replace(bundle, window=longer, used=longer)]) == []
+    assert len(find([replace(bundle, window=longer)])) == 1
+
+
+def test_time_before_and_after_the_gpu_is_used_does_not_count() -> None:
+    """The window of a finding is the part in which there were driver calls: imports do not make a share small."""
+    program = Program()
+    program.calls("cuStreamSynchronize", 20, 100, 10 * MS, start_ns=START_NS + 5 * S)
+    program.calls("cuStreamSynchronize", 20, 1, 10 * MS, start_ns=START_NS + 7 * S - 10 * MS)
+    (finding,) = find(run([*usual(), *program.events, Watermark(START_NS + 20 * S)])[0])
+    assert finding.window == Window(
+        UNIX_OFFSET_NS + START_NS + 5 * S, UNIX_OFFSET_NS + START_NS + 7 * S + 1
+    )
+    assert finding.share == pytest.approx(1.01 / 2)
+
+
+def test_idle_time_before_the_first_call_is_no_loss() -> None:
+    """Nobody is told to start sooner; what comes later counts, also under the same stack."""
+    program = Program()
+    program.launches(10, 900, 1 * MS)
+    for at_ns in (START_NS - 1, START_NS):
+        program.attribute(Measure.GPU_IDLE, 4 * S, 40, Leaf.OFF_CPU, time_ns=at_ns)
+    (finding,) = program.findings()
+    assert (finding.rule, finding.lost_ns) == ("input-bound", 4 * S)
+    assert sum(total([b], GPU_IDLE) for b in program.bundles()) == 8 * S
+
+
+def test_a_wait_is_not_told_where_the_device_idles_longer_for_something_else() -> None:
+    """Who sleeps 5 ms after each wait of 4 ms is told to do that beside the device's work."""
+    program = reading(100, 40 * MS)
+    program.attribute(Measure.GPU_IDLE, 4 * S, 40, Leaf.OFF_CPU)
+    program.launches(10, 100, 1 * MS)
+    assert [rule for rule, _ in rules(program)] == ["input-bound", "synchronise-in-loop"]
+    program.attribute(Measure.GPU_IDLE, 1, 40, Leaf.OFF_CPU)
+    assert [rule for rule, _ in rules(program)] == ["input-bound"]
 
 
 def copying(
@@ -212,6 +250,18 @@ def test_kernels_count_that_cannot_fill_the_device(
     program.launches(10, 10_000 - share_ms, 1 * MS)
     program.launches(80, share_ms, 1 * MS, TINY, **shape)
     assert rules(program) == found
+
+
+@pytest.mark.parametrize(
+    "name", ["ncclDevKernel_AllReduce_Sum_f32_RING_LL", "at::cuda::spin_kernel(long)"]
+)
+def test_kernels_that_need_few_blocks_are_left_out(name: str) -> None:
+    """They move data between devices, or let time pass."""
+    program = Program()
+    program.launches(10, 7_000, 1 * MS)
+    program.events.append(name_event(TINY, name))
+    program.launches(80, 3_000, 1 * MS, TINY, grid=(1, 1, 1))
+    assert rules(program) == []
 
 
 def test_shapes_of_one_kernel_add_up() -> None:

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 import uuid
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -204,10 +205,21 @@ def driver_of(environment: Mapping[str, str]) -> str:
     return os.path.realpath(environment["LD_LIBRARY_PATH"].split(":")[0] + "/libcuda.so.1")
 
 
+_resolved: weakref.WeakKeyDictionary[OtlpSink, tuple[int, list[ResolvedProfile]]] = (
+    weakref.WeakKeyDictionary()
+)
+"""By sink: how many of its requests have been resolved, and what was in them."""
+
+
 def profiles_in(sink: OtlpSink) -> list[ResolvedProfile]:
-    """Every profile that arrived."""
-    requests = [each.profiles for each in sink.received if each.signal == "profiles"]
-    return [profile for request in requests for profile in resolve_profiles(request)]
+    """Every profile that arrived. Waiting asks often: each request is resolved once."""
+    known, profiles = _resolved.setdefault(sink, (0, []))
+    received = sink.received
+    for each in received[known:]:
+        if each.signal == "profiles":
+            profiles += resolve_profiles(each.profiles)
+    _resolved[sink] = (len(received), profiles)
+    return profiles
 
 
 def resource_of(profile: ResolvedProfile) -> dict[str, object]:

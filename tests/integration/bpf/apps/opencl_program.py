@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ __kernel void asked(__global float *y) { y[0] = 1; }
 __kernel void unasked(__global float *y) { y[0] = 2; }
 """
 FUNCTION_NAME = 0x1190
-LINGER_S = 1.0
-"""Frames are read from the living process."""
 
 
 def mapped_loader() -> str:
@@ -64,7 +61,6 @@ def main() -> None:
     queue.finish()
     launches = {asked: 2, "[kernel of unknown name]": 3}
     app_common.emit({"pid": os.getpid(), "launches": launches})
-    time.sleep(LINGER_S)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ The driver is mapped when nothing else makes us look at the process: only the sy
 from __future__ import annotations
 
 import json
+import select
 import subprocess
 import sys
 import time
@@ -40,6 +41,11 @@ class Follower:
             for event in self._live.step(_STEP_NS):
                 self._writer.write(event)
 
+    def look_to_the_end(self) -> None:
+        """Step until every look at a process that has changed is over."""
+        quiet = time.monotonic() + _QUIET_S
+        self.until(lambda: time.monotonic() > quiet)
+
     def finish(self) -> None:
         """Write what is left."""
         for event in self._live.finish():
@@ -54,15 +60,22 @@ def say(target: subprocess.Popen[str], word: str) -> None:
     target.stdin.flush()
 
 
+def has_said_something(target: subprocess.Popen[str]) -> bool:
+    """Whether there is a line to read."""
+    assert target.stdout is not None
+    return bool(select.select([target.stdout], [], [], 0)[0])
+
+
 def follow(target: subprocess.Popen[str], output: Path) -> dict[str, object]:
     """Capture the target through its steps; what the kernel refused."""
     options = LiveOptions(pids=(target.pid,), cpu=True, driver=True, devices=(Path("/dev/zero"),))
     with output.open("wb") as file, LiveCapture(options) as live:
         follower = Follower(live, file)
-        quiet = time.monotonic() + _QUIET_S
-        follower.until(lambda: time.monotonic() > quiet)
+        follower.look_to_the_end()
         say(target, "load")
+        follower.until(lambda: has_said_something(target))
         follower.until(lambda: bool(live.attachments.libraries))
+        follower.look_to_the_end()
         say(target, "work")
         follower.until(lambda: target.poll() is not None)
         follower.finish()

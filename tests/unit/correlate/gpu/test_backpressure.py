@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_gpuflame.correlate.gpu.backpressure import HeldBack, explain_backpressure
+from otel_gpuflame.correlate.gpu.backpressure import HeldBack, explain_backpressure, long_launches
 from otel_gpuflame.correlate.waits import ASYNC_COPY_WAITS_FROM_NS, WaitMode
 from otel_gpuflame.events.attributions import Leaf, Measure, NoLaunch
 from otel_gpuflame.events.executions import EXECUTION, ExecutionArray
@@ -123,15 +123,59 @@ def test_other_records_say_nothing(other: ExecutionArray) -> None:
     assert (len(found.rows), found.without_launch, found.ambiguous) == (0, 0, 0)
 
 
-def test_of_two_threads_the_longer_launch_was_held_back() -> None:
-    """Where launches of two threads contain the record it goes to the longer one, and is counted."""
+def test_of_two_threads_the_later_launch_was_held_back() -> None:
+    """Where launches of two threads contain the record it goes to the later one, and is counted."""
     scene = Scene()
     _held_back(scene)
     scene.run(4, 90, 410, 500, stream=B, tid=SECOND, launch_end_ns=400)
     scene.run(5, 105, 410, 500, stream=B, tid=102, launch_end_ns=108)
     found = explain(scene, full(110, 190))
-    assert set(by_stack(found.rows)) == {(FULL, 4)}
+    assert set(by_stack(found.rows)) == {(KERNEL, 3), (FULL, 3)}
     assert (found.ambiguous, found.without_launch) == (1, 0)
+
+
+def test_a_thread_whose_last_launch_was_long_ago_is_not_in_it() -> None:
+    """Its return was not seen, so that it may be inside: it is no reason to doubt."""
+    scene = Scene()
+    scene.run(4, 90, 410, 500, stream=B, tid=SECOND, launch_end_ns=2**62)
+    scene.run(3, 2_000_090, 2_000_310, 2_000_400, stream=A, launch_end_ns=2_000_200)
+    found = explain(scene, full(2_000_110, 2_000_190))
+    assert set(by_stack(found.rows)) == {(FULL, 3)}
+    assert (found.ambiguous, found.without_launch) == (0, 0)
+
+
+def _calls(*calls: tuple[str, int, int, int]) -> CallArray:
+    """Of (API, thread, start, end or 0)."""
+    scene = Scene()
+    for api, tid, start, end in calls:
+        scene.call(api, start, end or None, tid=tid)
+    return scene.calls()
+
+
+@pytest.mark.parametrize(
+    ("calls", "returned", "launches"),
+    [
+        # Start and end of launches that last 50 ns at least.
+        ([("cuLaunchKernel", 1, 100, 0)], [0], [(100, 2**63)]),
+        ([("cuLaunchKernel", 1, 100, 0), ("cuEventRecord", 1, 160, 0)], [0, 0], [(100, 160)]),
+        ([("cuEventRecord", 1, 160, 0), ("cuLaunchKernel", 1, 100, 0)], [0, 0], [(100, 160)]),
+        ([("cuLaunchKernel", 1, 100, 0), ("cuEventRecord", 2, 110, 0)], [0, 0], [(100, 2**63)]),
+        ([("cuLaunchKernel", 1, 100, 0), ("cuLaunchKernel", 1, 149, 0)], [0, 200], [(149, 200)]),
+        ([("cuLaunchKernel", 1, 100, 0), ("cuEventRecord", 1, 190, 0)], [170, 0], [(100, 170)]),
+        ([("cuLaunchKernel", 1, 100, 0), ("cuEventRecord", 1, 190, 0)], [110, 0], []),
+        ([("cuMemcpyHtoDAsync", 1, 100, 180)], [170], [(100, 180)]),
+        ([("cuStreamSynchronize", 1, 100, 180)], [0], []),
+        ([("cuLaunchKernel", 1, 100, 0), ("cuLaunchKernel", 1, 100, 0)], [170, 0], [(100, 170)]),
+        ([("cuLaunchKernel", 1, 100, 0), ("cuLaunchKernel", 1, 100, 0)], [0, 170], [(100, 170)]),
+        ([], [], []),
+    ],
+)
+def test_how_long_launches_take(
+    calls: list[tuple[str, int, int, int]], returned: list[int], launches: list[tuple[int, int]]
+) -> None:
+    """Until their return where it is known, else until the thread's next call at most."""
+    found = long_launches(_calls(*calls), np.array(returned, np.int64), 50)
+    assert list(zip(found["start_ns"].tolist(), found["end_ns"].tolist(), strict=True)) == launches
 
 
 def test_a_launch_with_many_executions_is_one_launch() -> None:

@@ -268,6 +268,17 @@ def test_samples_of_another_thread_or_device_do_not_tell() -> None:
     assert by_stack(found.rows) == {(NO_SAMPLE, 99): 1 * MS}
 
 
+def test_gaps_within_a_graph_are_one_row() -> None:
+    """What the thread of a graph launch did between its nodes is one sum, however many nodes there are."""
+    scene = Scene()
+    for name in range(1, 101):
+        scene.run(name, 10, 10 * name + 10, 10 * name + 15, api="cuGraphLaunch", stack_hash=9)
+    scene.run(101, 1_100, 1_110, 1_120, stack_hash=8)
+    (between, after) = explain(scene, 20, 1_120).rows
+    assert (between["value_ns"], int(between["stack_hash"][0]), between["time_ns"]) == (495, 9, 25)
+    assert (after["value_ns"], int(after["stack_hash"][0])) == (95, 8)
+
+
 def test_gaps_that_different_threads_end() -> None:
     """Each thread's samples stand for the gaps that it ended."""
     scene = Scene()

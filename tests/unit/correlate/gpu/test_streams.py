@@ -357,6 +357,23 @@ def _without_launch(scene: Scene) -> None:
     scene.call("cuStreamSynchronize", 100, 1_000, stream=A)
 
 
+def _no_launch_known(scene: Scene) -> None:
+    """What had ended when the wait returned was waited for, as far as anyone can know."""
+    lost = {"stream_id": 13, "no_launch": NoLaunch.NO_LAUNCH_RECORD}
+    scene.run(1, 0, 20, 120, **lost)
+    scene.run(2, 0, 150, LATE, **lost)
+    scene.run(3, 0, LATE, LATE + 100, **lost)
+    scene.call("cuCtxSynchronize", 100, 1_000)
+
+
+def _stream_without_known_launches(scene: Scene) -> None:
+    """A's handle is known; B's is not, and so B may be either of the two streams that have no handle."""
+    scene.run(1, 10, 20, 900, stream=A)
+    scene.run(2, 0, 20, 900, stream_id=31, no_launch=NoLaunch.NO_LAUNCH_RECORD)
+    scene.run(3, 0, 20, LATE + 1, stream_id=32, no_launch=NoLaunch.NO_LAUNCH_RECORD)
+    scene.call("cuStreamSynchronize", 100, 1_000, stream=B)
+
+
 def _queue(scene: Scene) -> None:
     scene.run(1, 10, 20, 500, stream=A, api="clEnqueueNDRangeKernel")
     scene.run(2, 10, 20, 900, stream=B, api="clEnqueueNDRangeKernel", tid=SECOND)
@@ -426,6 +443,8 @@ TABLE = [
     Case(_graph, [{1, 2}]),
     Case(_only_graphs, [{1, 2}]),
     Case(_without_launch, [{1, 2, 3}]),
+    Case(_no_launch_known, [{1, 2}]),
+    Case(_stream_without_known_launches, [{2}]),
     Case(_queue, [{1}]),
     Case(_queue_read, [{1, 2}]),
     Case(_queue_events, [{1}]),
@@ -555,8 +574,9 @@ def test_synchronisation_records_teach_streams() -> None:
     """A stream that only ever launched out of sight is learnt from CUPTI's record inside the wait."""
     scene = Scene()
     scene.run(1, 0, 20, 900, stream_id=31, no_launch=NoLaunch.NO_PROBE)
+    scene.run(2, 0, 20, 900, stream_id=32, no_launch=NoLaunch.NO_PROBE)
     scene.call("cuStreamSynchronize", 100, 1_000, stream=C)
-    assert scene.waited_for() == [set()]
+    assert scene.waited_for() == [{1, 2}]
     sync = record(GpuKind.SYNC, 3, 110, 990, context_id=1, stream_id=31)
     scene.before = streams.learn_from_waits(streams.EMPTY, sync, scene.waits())
     assert scene.waited_for() == [{1}]

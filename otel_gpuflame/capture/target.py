@@ -1,0 +1,115 @@
+"""What is known of one captured process: how its programs are described, and when to look at it again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from otel_gpuflame.capture.describe import Attributes
+from otel_gpuflame.capture.libraries import FileKey
+from otel_gpuflame.symbolize.cpython.detect import PythonRuntime
+from otel_gpuflame.symbolize.elf_files import FileIdentity
+
+# A library is relocated some time after it was mapped, and the last one announces itself by no further mapping:
+# look again this long after each change. The last looks are for descriptions: OpenTelemetry is often set up late.
+SETTLE_NS: Final = 5_000_000
+"""A program maps its libraries in bursts, and may launch and end within milliseconds after: first look so much later.
+"""
+_LOOK_AGAIN_NS: Final = (
+    SETTLE_NS,
+    20_000_000,
+    200_000_000,
+    1_000_000_000,
+    10_000_000_000,
+    60_000_000_000,
+)
+_EXEC_NS: Final = 10_000_000
+"""An exec is reported when it is done, but /proc shows the new program from the middle of it on, less than 1 ms before
+unless the thread loses the CPU."""
+_MAX_DESCRIPTIONS: Final = 3
+
+
+@dataclass(slots=True)
+class Target:
+    """What we know of one process."""
+
+    pid: int
+    attributes: Attributes | None = None
+    descriptions: list[tuple[int, Attributes]] = field(default_factory=list)
+    """The latest ones that differ, with the time at which they had been read; 0: taken over from the parent."""
+    comm: str = ""
+    """The kernel's name of the process: what it is called if it ends before it could be described."""
+    is_forked: bool = False
+    """It runs the program of its parent, and is described like it until it publishes something of its own."""
+    layout: bytes = b""
+    """Value in BPF's `targets` map as last written."""
+    python: PythonRuntime | None = None
+    without_context: set[FileIdentity] = field(default_factory=set)
+    """Mapped files that publish no span, so that a look when one more was mapped takes 0.2 instead of 3 ms."""
+    due_ns: list[int] = field(default_factory=list)
+    mapped_ns: int | None = None
+    """When it mapped a GPU library that nobody has looked at yet."""
+    has_ended: bool = False
+    libraries: set[FileKey] = field(default_factory=set)
+
+    def changed(self, now_ns: int) -> None:
+        """It has mapped code, or runs another program: look at it soon, and again."""
+        pending = self.due_ns[0] if len(self.due_ns) == len(_LOOK_AGAIN_NS) else now_ns + SETTLE_NS
+        # However long it goes on mapping, the first look is not put off.
+        self.due_ns = [pending, *looks(now_ns)[1:]]
+
+    def take_due(self, now_ns: int) -> bool:
+        """Whether it is time to look, once for all looks that are due."""
+        if not self.due_ns or self.due_ns[0] > now_ns:
+            return False
+        self.due_ns = [due for due in self.due_ns if due > now_ns]
+        return True
+
+    @property
+    def is_first_look(self) -> bool:
+        """Whether the look that was taken last follows right after a change."""
+        return len(self.due_ns) == len(_LOOK_AGAIN_NS) - 1
+
+    def describe(self, attributes: Attributes, read_ns: int) -> None:
+        """It is described so, by what had been read at `read_ns`."""
+        self.attributes = attributes
+        self.descriptions.append((read_ns, attributes))
+        del self.descriptions[:-_MAX_DESCRIPTIONS]
+
+    def replace_program(self) -> None:
+        """It runs another program: nothing that was known of the one before is true of it."""
+        self.layout = b""
+        self.libraries.clear()
+        self.attributes = None
+        self.descriptions.clear()
+        self.python = None
+        self.without_context.clear()
+        self.is_forked = False
+
+    def described_before(self, exec_ns: int) -> Attributes:
+        """How the program is described that was replaced at `exec_ns`: never by what was read after that.
+
+        Where nobody had looked by then, it has the name that the kernel gave it.
+        """
+        for read_ns, attributes in reversed(self.descriptions):
+            if read_ns == 0 or read_ns + _EXEC_NS <= exec_ns:
+                return attributes
+        return (("process.pid", self.pid), ("service.name", self.comm or "unknown_service"))
+
+
+def looks(now_ns: int) -> list[int]:
+    """When to look at a process that has changed now."""
+    return [now_ns + delay for delay in _LOOK_AGAIN_NS]
+
+
+def forked(pid: int, parent: Target | None) -> Target:
+    """A child runs the program of its parent, and is described like it."""
+    attributes = _with_pid(parent.attributes, pid) if parent is not None else None
+    descriptions = [] if attributes is None else [(0, attributes)]
+    return Target(pid, attributes=attributes, descriptions=descriptions, is_forked=True)
+
+
+def _with_pid(attributes: Attributes | None, pid: int) -> Attributes | None:
+    if attributes is None:
+        return None
+    return tuple((key, pid if key == "process.pid" else value) for key, value in attributes)
