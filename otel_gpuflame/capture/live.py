@@ -364,7 +364,6 @@ class LiveCapture:
         """
         process = program.change.process
         before = rows[program.before(rows)]
-        # A description that was given out may have been read too late, from the new program.
         given_out = self._described.pop(process, None)
         if given_out != program.former and (given_out is not None or len(before)):
             yield TargetsEvent((TargetInfo(process, program.former),))
@@ -374,7 +373,7 @@ class LiveCapture:
 
     def _calls(self, rows: CallArray) -> Iterator[Event]:
         self._forget_lost_stacks(rows)
-        described = self._describe(rows) + self._describe_again()
+        described = self._describe(rows) + self._describe_former() + self._describe_again()
         if described:
             yield TargetsEvent(described)
         names = self._learn_names()
@@ -406,8 +405,21 @@ class LiveCapture:
             fallback = (("process.pid", tgid), ("service.name", "unknown_service"))
             if self._gpu is not None:
                 self._gpu.know(process)
-            self._described[process] = self._targets.attributes(tgid) or fallback
+            former = self._replaced.formers().get(process)
+            self._described[process] = former or self._targets.attributes(tgid) or fallback
             infos.append(TargetInfo(process, self._described[process]))
+        return tuple(infos)
+
+    def _describe_former(self) -> tuple[TargetInfo, ...]:
+        """Descriptions that were given out and may have been read too late, from the program that came next.
+
+        At once: the window of those calls may close in this round.
+        """
+        infos = []
+        for process, former in self._replaced.formers().items():
+            if self._described.get(process, former) != former:
+                self._described[process] = former
+                infos.append(TargetInfo(process, former))
         return tuple(infos)
 
     def _describe_again(self) -> tuple[TargetInfo, ...]:

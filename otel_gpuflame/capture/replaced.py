@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from otel_gpuflame.capture.bpf.decode import ProcessChange
 from otel_gpuflame.capture.describe import Attributes
 from otel_gpuflame.events import wire
+from otel_gpuflame.events.frames import ProcessKey
 from otel_gpuflame.events.records import CallArray
 
 
@@ -54,6 +55,13 @@ class ReplacedPrograms:
         """All that was added since the last time."""
         taken, self._fresh = self._fresh, []
         return taken
+
+    def formers(self) -> dict[ProcessKey, Attributes]:
+        """How the programs are described whose calls are handed out in this round: those before the first exec."""
+        formers: dict[ProcessKey, Attributes] = {}
+        for replaced in self._fresh:
+            formers.setdefault(replaced.change.process, replaced.former)
+        return formers
 
     @property
     def pids(self) -> set[int]:

@@ -44,6 +44,7 @@ class Incomplete(IntEnum):
     OTHER_CLIENT = 4
     NOT_FLUSHED = 5
     REFUSED = 6
+    NEW_CONTEXT = 7
 
 
 class LibraryState(IntEnum):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from otel_gpuflame.correlate.gpu.correlator import GpuCorrelator
 from otel_gpuflame.correlate.gpu.counts import JoinCounts
 from otel_gpuflame.correlate.gpu.inferred import InferredLaunches
@@ -23,10 +25,7 @@ class CorrelatingAggregator:
     def ledger(self) -> Ledger:
         """What became of every event so far."""
         note_executions(self._aggregator.ledger, self._correlator.counts)
-        inferred = self._inferred.counts["inferred"]
-        if inferred:
-            text = "launches that CUPTI did not record, found by the order of calls"
-            self._aggregator.ledger.remarks[text] = inferred
+        note_inferred(self._aggregator.ledger, self._inferred.counts)
         return self._aggregator.ledger
 
     def feed(self, event: Event) -> list[Bundle]:
@@ -43,6 +42,18 @@ class CorrelatingAggregator:
 
     def _aggregated(self, events: list[Event]) -> list[Bundle]:
         return [bundle for event in events for bundle in self._aggregator.feed(event)]
+
+
+def note_inferred(ledger: Ledger, counts: Mapping[str, int]) -> None:
+    """What the order of calls has told."""
+    texts = {
+        "inferred": "launches that CUPTI did not record, found by the order of calls",
+        "without_execution": "launches without an execution: captured into a graph, or not recorded",
+        "evicted": "launches or executions that waited for each other too long",
+    }
+    for name, text in texts.items():
+        if counts.get(name):
+            ledger.remarks[text] = counts[name]
 
 
 def note_executions(ledger: Ledger, counts: JoinCounts) -> None:

@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 from otel_gpuflame.capture.attachments import LateProbes
 from otel_gpuflame.capture.bpf.backend import Loader, LoadReport
 from otel_gpuflame.capture.command import StoppedCommand
-from otel_gpuflame.capture.cupti.inject import injecting
+from otel_gpuflame.capture.cupti.inject import injecting_from_start
 from otel_gpuflame.capture.libraries import installed_libraries
 from otel_gpuflame.capture.live import LiveCapture, LiveOptions
 from otel_gpuflame.errors import SourceUnavailable, TargetError
@@ -130,7 +130,7 @@ def _environment(options: RecordOptions) -> tuple[dict[str, str], bool]:
     if not options.gpu or not options.command:
         return environment, options.gpu
     try:
-        return injecting(environment), True
+        return injecting_from_start(environment), True
     except SourceUnavailable as error:
         logger.warning("no GPU times are recorded: %s, or give --no-gpu", error)
         return environment, False

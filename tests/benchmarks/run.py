@@ -22,6 +22,7 @@ from otel_gpuflame.capture.bpf.library import load_library
 ROOT: Final = Path(__file__).parents[2]
 BENCHMARKS: Final = {
     "aggregate": "Decode, correlate and aggregate, on one core",
+    "correlate": "Join launches and executions, on one core",
     "road": "The whole road under 1,000,000 calls/s",
     "start": "From starting `record` to the first call",
     "encode": "Encoding a window of 10,000 stacks",

@@ -11,6 +11,9 @@ from otel_gpuflame.errors import SourceUnavailable
 
 VARIABLE: Final = "CUDA_INJECTION64_PATH"
 """The CUDA driver loads the library that this names, in cuInit."""
+START_VARIABLE: Final = "OTEL_GPUFLAME_INJECT_START"
+"""1: the library records from its beginning, before cuInit ends, for as long as a lease; an exporter carries that on.
+A program that launches at once is then seen whole. It costs what recording costs, also where no exporter comes."""
 LIBRARY: Final = Path(__file__).resolve().parents[2] / "_artifacts" / "libogf_inject.so"
 
 
@@ -34,3 +37,8 @@ def injecting(environment: Mapping[str, str]) -> dict[str, str]:
     if present:
         raise SourceUnavailable(f"{VARIABLE} is already set to {present}: unset it")
     return {**environment, VARIABLE: str(library_path())}
+
+
+def injecting_from_start(environment: Mapping[str, str]) -> dict[str, str]:
+    """`injecting`, for programs that an exporter waits for. Who has set the variable to something else, means it."""
+    return {START_VARIABLE: "1", **injecting(environment)}

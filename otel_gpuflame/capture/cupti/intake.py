@@ -14,6 +14,7 @@ from typing import Final
 from otel_gpuflame.capture.cupti.errors import MalformedError
 from otel_gpuflame.capture.cupti.lease import Lease
 from otel_gpuflame.capture.cupti.region import Heads, RecordArray, Region
+from otel_gpuflame.events.wire_gpu import GpuKind, LibraryState
 
 _RINGS: Final = 4
 """So many fillings of a ring wait at the most: 48 MiB of a process. When there is no room, the ring fills, which the
@@ -35,16 +36,23 @@ class Taken:
 
 
 class Intake:
-    """Of one region, which it owns. May be used from several threads."""
+    """Of one region, which it owns. May be used from several threads.
 
-    def __init__(self, region: Region, clock_offset_ns: int = 0) -> None:
+    A window that the library opened by itself is read from its first record if nobody has read it yet, and it is still
+    open or was opened after `since_ns`.
+    """
+
+    def __init__(
+        self, region: Region, clock_offset_ns: int = 0, since_ns: int | None = None
+    ) -> None:
         self.region = region
         self._lock = threading.Lock()
         self._lease = Lease(region, clock_offset_ns)
         self._limit = _RINGS * region.layout.record_slots
         self._heads = region.heads()
-        # What an earlier exporter has left behind is of no use.
-        self._tail = self._heads.records_head
+        self._tail = _first_record(region, self._heads, clock_offset_ns, since_ns)
+        self.is_whole = self._tail == 0
+        """Whether everything that the library has ever written is read."""
         self._lease.give_back(self._tail)
         self._batches: list[RecordArray] = []
         self._waiting = 0
@@ -99,6 +107,18 @@ class Intake:
             self._lease.give_back(self._tail)
             self._batches.append(records)
             self._waiting += len(records)
+
+
+def _first_record(region: Region, heads: Heads, clock_offset_ns: int, since_ns: int | None) -> int:
+    """Where to begin. What an earlier exporter has left behind, or a window before our time, is of no use."""
+    head = heads.records_head
+    if not region.is_untouched or not 0 < head <= region.layout.record_slots:
+        return head
+    if heads.state in (LibraryState.STARTING, LibraryState.CAPTURING):
+        return 0
+    first = region.records(0, 1)[0]
+    is_ours = since_ns is not None and int(first["start_ns"]) >= since_ns + clock_offset_ns
+    return 0 if is_ours and first["kind"] == GpuKind.WINDOW_OPEN else head
 
 
 class Pump:

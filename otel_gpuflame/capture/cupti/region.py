@@ -88,6 +88,11 @@ class Region:
             device_count=int(library["device_count"][0]),
         )
 
+    @property
+    def is_untouched(self) -> bool:
+        """Whether no exporter has written to it yet."""
+        return not self.control.view(np.uint8).any()
+
     def counters(self) -> list[int]:
         """The library's totals, by `LibraryCounter`."""
         counters: list[int] = self._library["counters"][0].tolist()

@@ -49,7 +49,7 @@ class Session:
     """Reads one region until its process ends or it has been malformed too often.
 
     While the process is not known (`is_known`: BPF says when exactly it began, with its first call), records wait,
-    but no more than half a ring of them.
+    but no more than half a ring of them. A window that began after `since_ns` is of interest, whoever opened it.
     """
 
     def __init__(
@@ -61,10 +61,11 @@ class Session:
         *,
         is_known: bool = True,
         clock_offset_ns: int = 0,
+        since_ns: int | None = None,
     ) -> None:
         self.process = process
         self._is_known = is_known
-        self.intake = Intake(region, clock_offset_ns)
+        self.intake = Intake(region, clock_offset_ns, since_ns)
         self.malformed_reads = 0
         self.inode = region.inode
         self.unusable: tuple[int, int] | None = None
@@ -76,7 +77,10 @@ class Session:
         self._numbers: list[int] = []
         self._reader = RowReader(self._names, clock_offset_ns)
         self._counts: Counts = Counter()
-        self._library_totals = LibraryTotals(region.counters())
+        counters = region.counters()
+        self._library_totals = LibraryTotals(
+            [0] * len(counters) if self.intake.is_whole else counters
+        )
         self._patience = region.layout.record_slots // 2
         self._is_open = False
         self._was_capturing = False
@@ -184,7 +188,7 @@ class Session:
                     self.process, self._ours(piece.time_ns, now_ns), piece.incomplete
                 )
         elif not self._is_open:
-            # Of a window that an earlier exporter had opened.
+            # Of a window that an earlier exporter had opened, or one that began before our time.
             self._counts[OUTSIDE_WINDOW] += len(piece)
         else:
             rows = self._reader.rows(piece, self.process, number_table(self._numbers), now_ns)

@@ -74,6 +74,7 @@ class GpuSource:
         """Counts of sessions that are over."""
         self._told: set[object] = set()
         self._is_on = False
+        self._begun_ns: int | None = None
         self._waiting: list[Event] = []
         self._pump: Pump | None = None
 
@@ -90,6 +91,7 @@ class GpuSource:
     def begin(self, now_ns: int) -> None:
         """Have all processes record, those that come later too."""
         self._is_on = True
+        self._begun_ns = now_ns
         for session in self._sessions.values():
             session.intake.begin(now_ns)
 
@@ -216,6 +218,7 @@ class GpuSource:
             self._readable,
             is_known=process is not None,
             clock_offset_ns=clock_offset_ns(pid, self._proc),
+            since_ns=self._begun_ns,
         )
         del self._searches[pid]
         self._sessions[pid] = session

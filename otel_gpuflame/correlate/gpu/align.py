@@ -21,8 +21,9 @@ _NEAR: Final = 32
 """So many launches further down one that swapped places is looked for."""
 _FAR: Final = 1 << 16
 """So many launches may be without an execution in a row: a captured graph has thousands."""
-_RUN: Final = 4
-"""So many have to agree in a row before launches are taken to have no execution."""
+_RUNS: Final = (4, 2, 1)
+"""So many should agree in a row before launches are taken to have no execution."""
+_FIRST_STEP: Final = 4
 
 _KIND_SHIFT: Final = np.uint64(56)
 _WHICH: Final = np.uint64((1 << 56) - 1)
@@ -105,7 +106,7 @@ class _Search:
         count = min(self.launches_left, self.executions_left)
         taken = 0
         # In steps that grow: where much disagrees, little is looked at in vain.
-        step = _RUN
+        step = _FIRST_STEP
         while taken < count:
             size = min(step, count - taken)
             places = self.order[self.launch : self.launch + size]
@@ -139,7 +140,10 @@ class _Search:
 
     def leave_behind(self) -> bool:
         """Find the next executions further down: the launches before are without one."""
-        run = min(_RUN, self.executions_left)
+        # The next ones may be separated by launches without one again: then fewer have to agree.
+        return any(self._leave_behind(run) for run in _RUNS if run <= self.executions_left)
+
+    def _leave_behind(self, run: int) -> bool:
         ahead = self.order[self.launch : self.launch + _FAR]
         count = len(ahead) - run + 1
         if count <= 0:

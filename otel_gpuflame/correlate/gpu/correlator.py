@@ -21,6 +21,7 @@ from otel_gpuflame.correlate.gpu.recent import RecentCalls
 from otel_gpuflame.correlate.waits import find_waits
 from otel_gpuflame.events import wire
 from otel_gpuflame.events.attributions import AttributionArray, Attributions, Leaf
+from otel_gpuflame.events.device_metrics import DeviceMetric, DeviceMetrics
 from otel_gpuflame.events.executions import (
     ExecutionArray,
     Executions,
@@ -229,6 +230,15 @@ class GpuCorrelator:
             unknown.add(since_ns, event.time_ns, Leaf.UNKNOWN_INCOMPLETE, event.process)
         if event.incomplete != _PROCESS_ENDED and not tracked.has_ended:
             unknown.stop(event.process, event.time_ns)
+
+    @_take.register
+    def _(self, event: DeviceMetrics) -> list[Event]:
+        if self._processes.tracked:
+            captured = np.array([key.tgid for key in self._processes.tracked], np.uint32)
+            rows = event.rows[(event.rows["metric"] == DeviceMetric.PROCESS_SM)]
+            rows = rows[(rows["value"] > 0) & ~np.isin(rows["tgid"], captured)]
+            self._explainer.idleness.unknown.add_others(rows)
+        return [event]
 
     @_take.register
     def _(self, event: ProcessesEnded) -> list[Event]:

@@ -89,7 +89,7 @@ class InferredLaunches:
         self._name_ids: dict[str, int] = {}
         self._calls_ns = 0
         self.counts: Counter[str] = Counter()
-        """`inferred` launches; executions that were `unplaced`; `evicted` rows."""
+        """`inferred` launches, those `without_execution`; executions that were `unplaced`; `evicted` rows."""
 
     def feed(self, event: Event) -> list[Event]:
         """Take in one event; what goes on, in order."""
@@ -223,6 +223,8 @@ class InferredLaunches:
         if aligned.executions_done == len(firsts):
             # Nothing is left that a launch before `until_ns` could have done: it was captured into a graph, or failed.
             waiting.left = waiting.left[:0]
+        without = len(launches) - len(aligned.launch) - len(waiting.left)
+        self.counts["without_execution"] += without
         self._bound(waiting)
         lacks = ~np.isin(firsts["correlation_id"][aligned.execution], recorded)
         self.counts["inferred"] += int(np.count_nonzero(lacks))

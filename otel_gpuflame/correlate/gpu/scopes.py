@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from otel_gpuflame.correlate.gpu.dependencies import Pairs, chain, close, take
 from otel_gpuflame.correlate.gpu.keys import (
     Codes,
+    Index,
+    Times,
     expand,
     shared_codes,
     slices_of,
@@ -196,12 +198,7 @@ def _settle(
     latest = waits["end_ns"][pairs.wait] + REFUTED_FROM_NS
     ended = work.keys.find(work.by_reach, pairs.lane, latest, "right") - 1
     has_ended = ended >= work.first[pairs.lane]
-    # Where no launch is known, all may have been asked for in time that had ended in time.
-    silent = np.ones(len(work.lanes), np.bool_)
-    silent[work.lane_of_row[work.rows["no_launch"] == NoLaunch.NONE]] = False
-    guess = has_ended & silent[pairs.lane]
-    later = np.maximum(pairs.until_ns, np.where(guess, work.entry_ns[ended], 0))
-    pairs = pairs._replace(until_ns=later)
+    pairs = pairs._replace(until_ns=_until_known(pairs, waits, work, ended))
     last = work.submitted(pairs.lane, pairs.until_ns) - 1
     has = last >= work.first[pairs.lane]
     has &= work.reach_ns[last] > waits["start_ns"][pairs.wait]
@@ -212,3 +209,23 @@ def _settle(
     refuted = went_on & ~cut
     settled = take(pairs._replace(until_ns=until), has & ~refuted)
     return settled, int((refuted & ~lost[pairs.wait]).sum())
+
+
+def _until_known(pairs: Pairs, waits: CallArray, work: Work, ended: Index) -> Times:
+    """Until when work counts of which it is not known when it was asked for.
+
+    What was to be done by the time of the wait may go on with executions whose launches are not known: with those
+    that had ended when the wait did, up to the first whose launch is known. `ended`: the last that had.
+    """
+    count = len(work.row)
+    has_launch = (work.rows["no_launch"] == NoLaunch.NONE)[work.row]
+    known = np.where(has_launch, np.arange(count), count)
+    next_known = np.append(np.minimum.accumulate(known[::-1])[::-1], count)
+    following = work.submitted(pairs.lane, pairs.until_ns)
+    stop = next_known[following]
+    last = np.minimum(stop - 1, ended)
+    goes_on = (last >= following) & (pairs.until_ns >= waits["start_ns"][pairs.wait])
+    # Not where it would drag in the one that was asked for later.
+    entry = np.append(work.entry_ns, np.uint64(0))
+    goes_on &= entry[stop] != entry[last]
+    return np.where(goes_on, entry[last], pairs.until_ns)

@@ -12,6 +12,7 @@ import numpy as np
 from otel_gpuflame.correlate.gpu.coverage import UNKNOWN, UnknownArray
 from otel_gpuflame.correlate.gpu.processes import FOREVER
 from otel_gpuflame.events.attributions import Leaf
+from otel_gpuflame.events.device_metrics import DeviceMetricArray
 from otel_gpuflame.events.frames import ProcessKey
 
 _AFTER_SUBMISSION_NS: Final = 1_000_000_000
@@ -50,6 +51,16 @@ class Unknown:
         """A process that is not captured gave some device something to do."""
         until_ns = last_ns + _AFTER_SUBMISSION_NS
         self.add(first_ns, until_ns, Leaf.UNKNOWN_NOT_CAPTURED, None)
+
+    def add_others(self, rows: DeviceMetricArray) -> None:
+        """Readings that show work of processes that are not captured.
+
+        They say so only afterwards: it is taken to go on for as long as it had gone on.
+        """
+        for row in rows:
+            time_ns, interval_ns = int(row["time_ns"]), int(row["interval_ns"])
+            since_ns, until_ns = max(time_ns - interval_ns, 0), time_ns + interval_ns
+            self.add(since_ns, until_ns, Leaf.UNKNOWN_NOT_CAPTURED, int(row["device"]))
 
     def stop(self, process: ProcessKey, time_ns: int) -> None:
         """A process is no longer captured, and may go on to use its devices."""

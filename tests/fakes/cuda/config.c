@@ -64,15 +64,31 @@ static int read_wait_mode(const char *name, bool *ret)
 	return -EINVAL;
 }
 
+static const char *read_path(const char *name)
+{
+	const char *path = getenv(name);
+
+	return path && *path ? path : NULL;
+}
+
+static int read_flag(const char *name, bool *ret)
+{
+	const char *text = getenv(name);
+
+	*ret = text && strcmp(text, "1") == 0;
+	if (!text || !*text || *ret || strcmp(text, "0") == 0)
+		return 0;
+	ogf_set_error("%s=%.40s: want 0 or 1", name, text);
+	return -EINVAL;
+}
+
 static int read_log_path(const char *name, const char **ret)
 {
 	int fd;
 
-	*ret = getenv(name);
-	if (!*ret || !**ret) {
-		*ret = NULL;
+	*ret = read_path(name);
+	if (!*ret)
 		return 0;
-	}
 	fd = open(*ret, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
 	if (fd < 0) {
 		ogf_set_error("%s=%.150s: %s", name, *ret, strerror(errno));
@@ -90,8 +106,10 @@ int ogf_config_read(struct ogf_config *ret)
 	    read_whole("FAKE_CUDA_QUEUE_NS", DEFAULT_QUEUE_NS, 0, MAX_KERNEL_NS, &ret->queue_ns) ||
 	    read_whole("FAKE_CUDA_DEVICES", 1, 0, MAX_DEVICES, &devices) ||
 	    read_rate("FAKE_CUDA_COPY_BYTES_PER_NS", DEFAULT_COPY_BYTES_PER_NS, &ret->copy_bytes_per_ns) ||
-	    read_wait_mode("FAKE_CUDA_WAIT", &ret->spin) || read_log_path("FAKE_CUDA_LOG", &ret->log_path))
+	    read_wait_mode("FAKE_CUDA_WAIT", &ret->spin) || read_flag("FAKE_CUDA_RUNTIME", &ret->from_runtime) ||
+	    read_log_path("FAKE_CUDA_LOG", &ret->log_path))
 		return -EINVAL;
+	ret->context_gate = read_path("FAKE_CUDA_CONTEXT_GATE");
 	ret->device_count = (int)devices;
 	return 0;
 }

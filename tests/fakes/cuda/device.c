@@ -2,10 +2,12 @@
 /* Initialisation, devices, contexts. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "internal.h"
 
 enum {
+	GATE_STEP_NS = 1000000,
 	DRIVER_VERSION = 13000,
 	MAX_DEVICES = 64,
 };
@@ -126,6 +128,19 @@ static CUresult device_uuid(CUuuid *ret, CUdevice device)
 	return result;
 }
 
+/* Without the lock: the driver answers other threads meanwhile. */
+static void wait_at_gate(void)
+{
+	const char *gate = ogf_state.initialised ? ogf_state.config.context_gate : NULL;
+
+	if (!gate)
+		return;
+	ogf_state.contexts_in_making++;
+	while (access(gate, F_OK) != 0)
+		ogf_sleep_until(ogf_now_ns() + GATE_STEP_NS);
+	ogf_state.contexts_in_making--;
+}
+
 static struct ogf_context *context_new(CUdevice device, unsigned int flags)
 {
 	struct ogf_context *context = ogf_handle_new(OGF_CONTEXT, sizeof(*context));
@@ -167,6 +182,7 @@ static CUresult primary_retain(CUcontext *ret, CUdevice device)
 {
 	CUresult result;
 
+	wait_at_gate();
 	ogf_lock();
 	result = check_device(device);
 	if (result == CUDA_SUCCESS && !ret)
@@ -191,6 +207,22 @@ static CUresult primary_release(CUdevice device)
 	result = check_device(device);
 	if (result == CUDA_SUCCESS && !primary[device])
 		result = CUDA_ERROR_INVALID_CONTEXT;
+	ogf_unlock();
+	return result;
+}
+
+static CUresult primary_state(CUdevice device, unsigned int *flags, int *active)
+{
+	CUresult result;
+
+	ogf_lock();
+	result = check_device(device);
+	if (result == CUDA_SUCCESS && (!flags || !active))
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result == CUDA_SUCCESS) {
+		*flags = primary_flags[device];
+		*active = primary[device] != NULL;
+	}
 	ogf_unlock();
 	return result;
 }
@@ -316,6 +348,8 @@ OGF_ENTRY(cuDeviceGetAttribute, (int *ret, int attribute, CUdevice device), devi
 OGF_ENTRY(cuDevicePrimaryCtxRetain, (CUcontext * ret, CUdevice device), primary_retain(ret, device))
 OGF_ENTRY(cuDevicePrimaryCtxRelease_v2, (CUdevice device), primary_release(device))
 OGF_ENTRY(cuDevicePrimaryCtxSetFlags_v2, (CUdevice device, unsigned int flags), primary_set_flags(device, flags))
+OGF_ENTRY(cuDevicePrimaryCtxGetState, (CUdevice device, unsigned int *flags, int *active),
+	  primary_state(device, flags, active))
 OGF_ENTRY(cuCtxCreate_v2, (CUcontext * ret, unsigned int flags, CUdevice device), context_create(ret, flags, device))
 OGF_ENTRY(cuCtxDestroy_v2, (CUcontext context), context_destroy(call.begin_ns, context))
 OGF_ENTRY(cuCtxSetCurrent, (CUcontext context), set_current(context))

@@ -23,6 +23,7 @@ struct fake_cuda_call {
 	uint32_t correlation_id;
 	uint32_t context_id, stream_id; /* of the last stream that it named; 0: none */
 	uint64_t begin_ns, end_ns;      /* CLOCK_MONOTONIC; end: when it returns */
+	bool from_runtime;              /* made by the CUDA runtime, not by the program */
 };
 
 /* Work that was given to a device; its times are known at once. */
@@ -51,5 +52,8 @@ void fake_cuda_attach(const struct fake_cuda_profiler *profiler);
 
 /* Whether cuInit has ended. */
 bool fake_cuda_is_initialised(void);
+
+/* Whether a thread is making a context. */
+bool fake_cuda_is_making_context(void);
 
 #endif

@@ -162,13 +162,16 @@ struct ogf_config {
 	double copy_bytes_per_ns;
 	int device_count;
 	bool spin;
+	bool from_runtime; /* calls are the CUDA runtime's */
 	const char *log_path;
+	const char *context_gate; /* making a context lasts until there is a file of that name; NULL: no time */
 };
 
 struct ogf_state {
 	pthread_mutex_t lock;
 	uint32_t generation;
 	atomic_bool initialised; /* config.device_count is fixed from here on */
+	atomic_uint contexts_in_making;
 	struct ogf_config config;
 	struct fake_cuda_counters counters;
 };

@@ -22,6 +22,11 @@ OGF_EXPORT bool fake_cuda_is_initialised(void)
 	return ogf_state.initialised;
 }
 
+OGF_EXPORT bool fake_cuda_is_making_context(void)
+{
+	return ogf_state.contexts_in_making;
+}
+
 void ogf_profiler_reset(void)
 {
 	atomic_store(&attached, NULL);
@@ -58,6 +63,7 @@ void ogf_profile_begin(enum ogf_api api, uint64_t begin_ns)
 		.api = api,
 		.correlation_id = take_correlation_id(),
 		.begin_ns = begin_ns,
+		.from_runtime = ogf_state.config.from_runtime,
 	};
 }
 

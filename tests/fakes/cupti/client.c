@@ -13,6 +13,9 @@ static atomic_bool enabled[CUPTI_KIND_COUNT];
 static atomic_bool recorded[CUPTI_CBID_COUNT];
 /* Of the calls that were enabled before cuInit ended; for others it is too late, without an error. */
 static atomic_bool instrumented[CUPTI_CBID_COUNT];
+/* Whether a kind was enabled before cuInit ended: else calls of the CUDA runtime's get no record. */
+static atomic_bool any_kind_was_early;
+static atomic_bool loses_kernels;
 
 CUptiResult cuptiGetVersion(uint32_t *version);
 CUptiResult cuptiGetTimestamp(uint64_t *timestamp);
@@ -63,10 +66,16 @@ bool cupti_is_enabled(uint32_t kind)
 	return atomic_load_explicit(&enabled[kind], memory_order_relaxed);
 }
 
-bool cupti_is_recorded(uint32_t cbid)
+bool cupti_is_recorded(const struct fake_cuda_call *call, uint32_t cbid)
 {
 	return atomic_load_explicit(&recorded[cbid], memory_order_relaxed) &&
-	       atomic_load_explicit(&instrumented[cbid], memory_order_relaxed);
+	       atomic_load_explicit(&instrumented[cbid], memory_order_relaxed) &&
+	       (!call->from_runtime || atomic_load_explicit(&any_kind_was_early, memory_order_relaxed));
+}
+
+bool cupti_loses_kernels(void)
+{
+	return atomic_load_explicit(&loses_kernels, memory_order_relaxed);
 }
 
 void cupti_set_client(const struct cupti_client *client)
@@ -130,6 +139,10 @@ static CUptiResult set_kind(uint32_t kind, bool enable)
 		return CUPTI_ERROR_INVALID_KIND;
 	if (enable && kind == cupti_faults.refuse)
 		return CUPTI_ERROR_NOT_COMPATIBLE;
+	if (kind == CUPTI_KIND_CONCURRENT_KERNEL && enable && !cupti_is_enabled(kind))
+		atomic_store(&loses_kernels, cupti_faults.context_race && fake_cuda_is_making_context());
+	if (enable && !fake_cuda_is_initialised())
+		atomic_store(&any_kind_was_early, true);
 	atomic_store(&enabled[kind], enable);
 	if (kind == CUPTI_KIND_DRIVER)
 		set_all_calls(enable);

@@ -176,7 +176,7 @@ static void executed(const struct fake_cuda_call *call, const struct fake_cuda_e
 {
 	union cupti_record record = record_of(call, execution);
 
-	if (cupti_is_enabled(record.kind))
+	if (cupti_is_enabled(record.kind) && !(execution->work == FAKE_CUDA_KERNEL && cupti_loses_kernels()))
 		append_with_faults(&record, execution);
 }
 
@@ -238,7 +238,7 @@ static void returned(const struct fake_cuda_call *call)
 
 	if (cupti_is_enabled(CUPTI_KIND_SYNCHRONIZATION))
 		append_synchronization(call, fake_cuda_api_name(call->api));
-	if (cupti_is_recorded(cbid))
+	if (cupti_is_recorded(call, cbid))
 		cupti_append(&record, 0);
 }
 

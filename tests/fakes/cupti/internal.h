@@ -30,7 +30,9 @@ uint64_t cupti_now(void);
 /* A time of the device in the client's clock. */
 uint64_t cupti_convert(uint64_t monotonic_ns);
 bool cupti_is_enabled(uint32_t kind);
-bool cupti_is_recorded(uint32_t cbid);
+bool cupti_is_recorded(const struct fake_cuda_call *call, uint32_t cbid);
+/* Whether kernels were enabled while a context was being made, by the fault of that name. */
+bool cupti_loses_kernels(void);
 void cupti_set_client(const struct cupti_client *client);
 
 /* cbids.c: 0 for calls without one. */
@@ -54,7 +56,7 @@ void cupti_attach(void);
 struct cupti_faults {
 	unsigned long late, duplicate, drop, dropped, zero, invert, unknown, steal;
 	unsigned long refuse; /* the activity kind that cannot be enabled */
-	bool wrap, starve, late_api, hang;
+	bool wrap, starve, late_api, hang, context_race;
 };
 
 extern struct cupti_faults cupti_faults;

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from otel_gpuflame.capture.replay import ReplaySource
+from otel_gpuflame.capture.target import SETTLE_NS
 from otel_gpuflame.errors import CaptureFileError
 from otel_gpuflame.events.records import Watermark
 from tests.fakes.steps import STAYS
@@ -184,8 +185,12 @@ def keep_step(recorder: Running, program: Running, output: Path, *, heard: int =
     """
     file = GrowingFile(output)
     while program.says_more_than(heard):
+        said = program.truth(heard)
         heard += 1
         file.wait_for(recorder, time.monotonic_ns())
+        if "ready" in said:
+            # What it has mapped is reported; the recorder looks at it when the mapping has settled.
+            file.wait_for(recorder, time.monotonic_ns() + SETTLE_NS)
         program.go()
 
 

@@ -65,7 +65,7 @@ def write_tree(archive: InitramfsWriter, fakes: Path) -> None:
     for path, place in _distribution_files():
         archive.copy(path, PACKAGES / place)
         programs.append(path)
-    for name in ("otel_gpuflame", "tests/fakes"):
+    for name in ("otel_gpuflame", "tests/fakes", "tests/integration/bpf"):
         programs += _copy_folder(archive, ROOT / name, APP / name)
     for name in ("libcuda.so.1", "libfake_app.so"):
         archive.copy(fakes / name, FAKES / name)

@@ -30,8 +30,7 @@ from tests.tiers import require
 pytestmark = [pytest.mark.bpf, pytest.mark.kernels, pytest.mark.timeout(2_700)]
 
 COUNT: Final = 23
-KERNEL_MS: Final = 100
-"""Long enough that a program on an emulated CPU still lives when its stacks are resolved."""
+KERNEL_MS: Final = 20
 _PROGRAMS: Final = Path(__file__).parent / "programs"
 
 _LOAD: Final = Job(
@@ -42,13 +41,11 @@ _DOCTOR: Final = Job(name="doctor", argv=[python(), "-m", "otel_gpuflame", "doct
 
 
 def _record_job(loader: str) -> Job:
-    """Without CPU samples: on an emulated CPU their stacks would still wait to be resolved at the program's end."""
     file = f"/tmp/{loader}.ogfcap"
-    options = ["--no-cpu", "--no-driver", "--loader", loader, "-o", file]
-    program = [python(), f"{APP}/tests/fakes/app_wait.py", str(KERNEL_MS), str(COUNT)]
+    program = [python(), f"{APP}/tests/fakes/app_wait.py", str(KERNEL_MS), str(COUNT), "--hold"]
     return Job(
         name=loader,
-        argv=[python(), "-m", "otel_gpuflame", "record", *options, "--", *program],
+        argv=[python(), "/programs/record_in_step.py", file, loader, *program],
         files=[file],
         environment={HEADERS_VARIABLE: str(HEADERS)},
     )

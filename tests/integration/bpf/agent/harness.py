@@ -289,10 +289,18 @@ def end_when(
 
 
 def stale_entries(pid: int) -> int:
-    """Entries of the agent's maps keyed by process (targets, costs) whose process does not exist."""
+    """Entries of the agent's maps keyed by process (targets, costs) whose process does not exist, at two looks.
+
+    A process of the host may end between reading a map and looking for it.
+    """
+    return len(_stale(pid) & _stale(pid))
+
+
+def _stale(agent_pid: int) -> set[tuple[int, int]]:
+    """(bytes of a value, pid) of entries whose process does not exist any more."""
     sizes = (wire.TARGET.itemsize, wire.COST.itemsize)
-    pids = [each for size in sizes for each in _by_process(pid, size)]
-    return sum(not os.path.exists(f"/proc/{each}") for each in pids)
+    found = {(size, each) for size in sizes for each in _by_process(agent_pid, size)}
+    return {entry for entry in found if not os.path.exists(f"/proc/{entry[1]}")}
 
 
 def is_known(agent_pid: int, pid: int) -> bool:

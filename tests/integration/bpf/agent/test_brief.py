@@ -49,7 +49,8 @@ def test_launches_before_an_exec_that_nobody_saw_coming_are_the_old_programs(
     for name in (old, new):
         shutil.copy(short_lived, short_lived.with_name(name))
     programs = [str(short_lived.with_name(name)) for name in (old, new)]
-    command = [programs[0], "17", "0", "0", programs[1], "5", "3000"]
+    # The window of its launches is over before the agent hears of any of this.
+    command = [programs[0], "17", "2500", "0", programs[1], "5", "3000"]
     with agent(sink, *FULL) as subject, beacon(driver, subject):
         subject.pause()
         with subprocess.Popen(command, env=driver, stdout=subprocess.PIPE) as process:

@@ -53,9 +53,16 @@ def test_record_gives_a_command_the_library(library: Path) -> None:
     """And nothing with --no-gpu."""
     environment, has_gpu = recording._environment(COMMAND)
     assert (environment[inject.VARIABLE], has_gpu) == (str(library), True)
+    assert environment[inject.START_VARIABLE] == "1"
     without = RecordOptions(output=None, command=("true",), gpu=False)
     environment, has_gpu = recording._environment(without)
     assert (inject.VARIABLE in environment, has_gpu) == (False, False)
+
+
+def test_whoever_has_set_the_start_means_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that must not be recorded from its beginning."""
+    monkeypatch.setenv(inject.START_VARIABLE, "0")
+    assert recording._environment(COMMAND)[0][inject.START_VARIABLE] == "0"
 
 
 def test_record_of_a_running_process_changes_no_environment() -> None:

@@ -317,6 +317,7 @@ def test_times_of_another_clock_are_none() -> None:
 def test_what_an_earlier_exporter_left_is_not_delivered() -> None:
     """Records before our lease, and the rest of a window of somebody else's."""
     with target() as writer:
+        writer.control["generation"] = writer.control["wake"] = 1
         writer.open_window()
         writer.write(kernels(3))
         with reading(writer) as source:
@@ -327,6 +328,55 @@ def test_what_an_earlier_exporter_left_is_not_delivered() -> None:
             writer.write(kernels(1))
             assert len(rows(step(source))) == 1
             assert counts(source)["execution.outside_window"] == 2
+
+
+@pytest.mark.parametrize("state", [LibraryState.STARTING, LibraryState.CAPTURING])
+def test_a_window_that_the_library_opened_by_itself_is_carried_on(state: LibraryState) -> None:
+    """From its first record, and the books hold all of it."""
+    with target() as writer:
+        writer.open_window()
+        writer.write(kernels(3))
+        writer.library["counters"][0][LibraryCounter.WRITTEN] = 4
+        writer.library["state"] = state
+        with reading(writer) as source:
+            events = step(source)
+            assert counts(source)["execution.seen"] == counts(source)["execution.sent"] == 4
+            assert writer.control["records_tail"][0] == 4
+            assert writer.control["lease_until_ns"][0] > 0
+            writer.library["state"] = LibraryState.CAPTURING
+            writer.write(kernels(2))
+            writer.close_window()
+            events += step(source)
+    assert len(of(events, ExecutionsBegin)) == len(of(events, ExecutionsEnd)) == 1
+    assert len(rows(events)) == 5
+
+
+@pytest.mark.parametrize("is_later", [True, False])
+def test_a_window_that_ended_by_itself_is_ours_if_it_began_after_us(is_later: bool) -> None:
+    """A recorder that was busy for longer than the library waits has it all the same; an older one is not news."""
+    with target() as writer:
+        source = GpuSource(str)
+        now_ns = time.monotonic_ns()
+        source.begin(now_ns if is_later else now_ns + (1 << 60))
+        source.know(writer.key)
+        writer.open_window()
+        writer.write(kernels(3))
+        writer.close_window()
+        source.look([writer.pid], now_ns)
+        events = step(source)
+        source.close(time.monotonic_ns())
+    assert len(rows(events)) == (3 if is_later else 0)
+    assert len(of(events, ExecutionsEnd)) == is_later
+
+
+def test_a_head_beyond_the_ring_is_not_believed() -> None:
+    """Nobody has read, and the ring cannot hold so many: what is in it is no record of the beginning."""
+    with target() as writer:
+        writer.open_window()
+        writer.library["records_head"] = SLOTS + 1
+        with reading(writer) as source:
+            assert rows(step(source)).size == 0
+            assert writer.control["records_tail"][0] == SLOTS + 1
 
 
 def test_an_end_that_found_no_room_is_noticed() -> None:

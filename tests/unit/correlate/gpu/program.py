@@ -99,8 +99,10 @@ def rebatched(events: Sequence[Event], sizes: Iterable[int]) -> list[Event]:
             result.append(event)
             continue
         rows, of_type = event.rows, type(event)
-        if result and isinstance(result[-1], of_type):
-            rows = np.concatenate([result.pop().rows, rows])
+        last = result[-1] if result else None
+        if isinstance(last, Calls | Executions) and isinstance(last, of_type):
+            rows = np.concatenate([last.rows, rows])
+            result.pop()
         while len(rows):
             size = next(cut, len(rows))
             result.append(of_type(rows[:size].copy()))

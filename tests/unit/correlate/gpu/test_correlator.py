@@ -15,6 +15,7 @@ from otel_gpuflame.correlate.gpu.correlator import GIVE_UP_NS, GRACE_NS, GpuCorr
 from otel_gpuflame.correlate.gpu.join import Limits
 from otel_gpuflame.correlate.waits import find_waits
 from otel_gpuflame.events.attributions import AttributionArray, Leaf, Measure, NoLaunch
+from otel_gpuflame.events.device_metrics import DEVICE_METRIC, DeviceMetric, DeviceMetrics
 from otel_gpuflame.events.executions import (
     Devices,
     Executions,
@@ -181,7 +182,10 @@ def test_after_the_last_process_everything_passes_again() -> None:
     """When executions end, what was held back comes out, and later events pass as they are."""
     program = training()
     events = program.events(600 * MS)
-    later = [Calls(call(1, 900 * MS, 901 * MS, "cuCtxSynchronize")), Watermark(1000 * MS)]
+    later: list[Event] = [
+        Calls(call(1, 900 * MS, 901 * MS, "cuCtxSynchronize")),
+        Watermark(1000 * MS),
+    ]
     correlator = GpuCorrelator()
     for event in [*events, Watermark(700 * MS), Watermark(810 * MS)]:
         correlator.feed(event)
@@ -292,6 +296,18 @@ def test_a_process_that_is_not_captured_makes_idle_time_unknown() -> None:
         idle[Leaf(row["leaf"])] += int(row["value_ns"])
     assert idle[Leaf.UNKNOWN_NOT_CAPTURED] > idle[Leaf.NO_SAMPLE]
     assert total_ns(out, Measure.GPU_IDLE) + total_ns(out, Measure.GPU_TIME) == 600 * MS
+
+
+def test_counters_of_the_device_show_other_processes_too() -> None:
+    """A process that no probe sees is known from the device's counters: for their time idle is unknown."""
+    begin, *events = training(66).events(600 * MS)
+    rows = np.zeros(2, DEVICE_METRIC)
+    rows["time_ns"], rows["interval_ns"], rows["value"] = 300 * MS, 100 * MS, 0.5
+    rows["metric"], rows["tgid"] = DeviceMetric.PROCESS_SM, (OTHER.tgid, PROCESS.tgid)
+    out = attributed(run([begin, DeviceMetrics(rows), *events]))
+    idle = out[(out["measure"] == Measure.GPU_IDLE) & (out["leaf"] == Leaf.UNKNOWN_NOT_CAPTURED)]
+    # Of each 9 ms between 200 and 400 ms, 5; and 1 before the first kernel.
+    assert abs(int(idle["value_ns"].sum()) - 200 * MS * 5 // 9 - MS) < 5 * MS
 
 
 @pytest.mark.parametrize("reason", ["ring_full", "process_ended"])

@@ -26,8 +26,8 @@ COMPLETE = np.full(8, FOREVER)
 NUMBERS = {PROCESS.tgid: 0, OTHER.tgid: 1}
 FULL_ID = (1 << 32) - 1
 
-GRAPH = {"api": "cuGraphLaunch"}
-RETURNED = {"api": "cuMemcpyDtoH"}
+GRAPH: dict[str, Any] = {"api": "cuGraphLaunch"}
+RETURNED: dict[str, Any] = {"api": "cuMemcpyDtoH"}
 
 # Name: what arrives, and for each execution, by start, its launch's stack or why it has none.
 CASES: dict[str, tuple[list[Any], list[int | NoLaunch]]] = {

@@ -348,12 +348,13 @@ def _only_graphs(scene: Scene) -> None:
 
 
 def _without_launch(scene: Scene) -> None:
-    """What ran before something that was waited for was waited for; what began later may not have been."""
+    """What ran before something that was waited for was waited for; what came later had ended when the wait did."""
     lost = {"stream_id": 13, "no_launch": NoLaunch.NO_PROBE}
     scene.run(1, 0, 20, 120, **lost)
     scene.run(2, 0, 150, 200, **lost)
     scene.run(3, 90, 200, 900, stream=A)
     scene.run(4, 0, 910, 920, **lost)
+    scene.run(5, 0, 930, LATE + 1, **lost)
     scene.call("cuStreamSynchronize", 100, 1_000, stream=A)
 
 
@@ -364,6 +365,26 @@ def _no_launch_known(scene: Scene) -> None:
     scene.run(2, 0, 150, LATE, **lost)
     scene.run(3, 0, LATE, LATE + 100, **lost)
     scene.call("cuCtxSynchronize", 100, 1_000)
+
+
+def _some_launches_known(scene: Scene) -> None:
+    """Up to the first that was launched later; what went on after the wait is not in it either."""
+    lost = {"stream_id": 13, "no_launch": NoLaunch.NO_LAUNCH_RECORD}
+    scene.run(1, 10, 20, 90, stream=A)
+    scene.run(2, 20, 95, 150, stream=A)
+    scene.run(3, 0, 150, 200, **lost)
+    scene.run(4, 0, 200, 300, **lost)
+    scene.run(5, 310, 320, 400, stream=A, tid=SECOND)
+    scene.run(6, 0, 400, 500, **lost)
+    scene.call("cuStreamSynchronize", 100, 1_000, stream=A)
+
+
+def _some_launches_known_after_an_event(scene: Scene) -> None:
+    """What was launched by the time of the record is known or begun: nothing is added."""
+    _some_launches_known(scene)
+    scene.rows.clear()
+    scene.call("cuEventRecord", 97, object=7, stream=A)
+    scene.call("cuEventSynchronize", 100, 1_000, object=7)
 
 
 def _stream_without_known_launches(scene: Scene) -> None:
@@ -442,8 +463,10 @@ TABLE = [
     Case(_free, [{1, 2, 3}, {1, 2, 3}]),
     Case(_graph, [{1, 2}]),
     Case(_only_graphs, [{1, 2}]),
-    Case(_without_launch, [{1, 2, 3}]),
+    Case(_without_launch, [{1, 2, 3, 4}]),
     Case(_no_launch_known, [{1, 2}]),
+    Case(_some_launches_known, [{2, 3, 4}]),
+    Case(_some_launches_known_after_an_event, [{2}]),
     Case(_stream_without_known_launches, [{2}]),
     Case(_queue, [{1}]),
     Case(_queue_read, [{1, 2}]),

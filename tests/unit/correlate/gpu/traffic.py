@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from otel_gpuflame.events import apis, wire
 from otel_gpuflame.events.executions import EXECUTION, ExecutionArray
@@ -58,7 +59,7 @@ def _record(kind: GpuKind, id_: int, start: int, end: int, process: ProcessKey) 
     return row
 
 
-def _with(row: Any, fields: dict[str, Any]) -> Any:
+def _with(row: NDArray[np.void], fields: dict[str, Any]) -> NDArray[np.void]:
     for name, value in fields.items():
         row[name] = value
     return row

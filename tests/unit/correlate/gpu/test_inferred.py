@@ -1,0 +1,217 @@
+"""Launches that CUPTI did not record: the records that are made for them, whatever the order and the batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+import pytest
+
+from otel_gpuflame.correlate.gpu.inferred import InferredLaunches
+from otel_gpuflame.events.executions import (
+    ExecutionArray,
+    Executions,
+    ExecutionsBegin,
+    ExecutionsEnd,
+    ExecutionWatermark,
+    name_handle,
+)
+from otel_gpuflame.events.records import CallArray, Calls, Event, HandleName, Names, Watermark
+from otel_gpuflame.events.wire_gpu import GpuKind
+from tests.unit.correlate.gpu.traffic import PROCESS, SECOND, THREAD, call, executed, launched
+
+MS: Final = 1_000_000
+BEGIN_NS: Final = 1_000 * MS
+FIRST_NS: Final = BEGIN_NS + 150 * MS
+"""Of the first launch: a context had to be created."""
+HANDLES: Final = {"a": 0xA0, "b": 0xB0, "c": 0xC0}
+
+
+def names() -> Names:
+    """Each kernel by the program's handle and by CUPTI's text."""
+    found = []
+    for index, (letter, handle) in enumerate(HANDLES.items()):
+        found.append(HandleName(PROCESS, 0, handle, f"kernel_{letter}"))
+        found.append(HandleName(PROCESS, 0, name_handle(64 * index), f"kernel_{letter}"))
+    return Names(tuple(found))
+
+
+def launch(letter: str, at: int, thread: int = THREAD) -> CallArray:
+    """A kernel launch."""
+    return call(1, at, thread=thread, object=HANDLES[letter])
+
+
+def execution(letter: str, id_: int, start: int) -> ExecutionArray:
+    """What CUPTI says of it."""
+    handle = name_handle(64 * list(HANDLES).index(letter))
+    return executed(id_, start, start + 1_000, name=handle)
+
+
+def records(events: Iterable[Event]) -> dict[int, tuple[int, int]]:
+    """Correlation id -> (entry, thread) of the records of launches among events."""
+    found = {}
+    for event in events:
+        rows = event.rows if isinstance(event, Executions) else ()
+        for row in rows:
+            if row["kind"] == GpuKind.API:
+                found[int(row["correlation_id"])] = (
+                    int(row["start_ns"]),
+                    int(row["thread_pointer"]),
+                )
+    return found
+
+
+def run(events: Iterable[Event]) -> tuple[dict[int, tuple[int, int]], InferredLaunches]:
+    """The records that come out, and the stage."""
+    stage = InferredLaunches()
+    passed: list[Event] = []
+    for event in events:
+        passed += stage.feed(event)
+    return records(passed + stage.finish()), stage
+
+
+def program(text: str, *, first_id: int = 9) -> tuple[list[CallArray], list[ExecutionArray]]:
+    """A launch each 10 µs, by two threads in turn; each runs 5 µs later. Ids count other calls too."""
+    calls, works = [], []
+    for index, letter in enumerate(text):
+        at = FIRST_NS + 10_000 * index
+        calls.append(launch(letter, at, (THREAD, SECOND)[index % 2]))
+        works.append(execution(letter, (first_id + 3 * index) % (1 << 32), at + 5_000))
+    return calls, works
+
+
+def expected(calls: list[CallArray], works: list[ExecutionArray]) -> dict[int, tuple[int, int]]:
+    """The record of each."""
+    return {
+        int(work["correlation_id"][0]): (
+            int(one["start_ns"][0]),
+            int(one["thread_pointer"][0]),
+        )
+        for one, work in zip(calls, works, strict=True)
+    }
+
+
+def joined(parts: list[np.ndarray]) -> np.ndarray:
+    """One batch."""
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+@pytest.mark.parametrize("executions_first", [True, False])
+def test_each_launch_gets_its_record(size: int, executions_first: bool) -> None:
+    """In whatever batches both sides come, and whichever comes first."""
+    calls, works = program("abcab" * 8)
+    events: list[Event] = [names(), ExecutionsBegin(PROCESS, BEGIN_NS)]
+    for begin in range(0, len(calls), size):
+        both: list[Event] = [
+            Calls(joined(calls[begin : begin + size])),
+            Executions(joined(works[begin : begin + size])),
+        ]
+        events += reversed(both) if executions_first else both
+        done_ns = FIRST_NS + 10_000 * (begin + size)
+        events += [ExecutionWatermark(PROCESS, done_ns), Watermark(done_ns)]
+    found, stage = run(events)
+    assert found == expected(calls, works)
+    assert stage.counts["inferred"] == len(calls)
+
+
+def test_launches_that_were_recorded_need_no_other_record() -> None:
+    """Only those that CUPTI left out get one."""
+    calls, works = program("abc" * 4)
+    recorded = [
+        launched(int(work["correlation_id"][0]), int(one["start_ns"][0]) + 100, 0)
+        for one, work in zip(calls[::2], works[::2], strict=True)
+    ]
+    found, stage = run(
+        [
+            names(),
+            ExecutionsBegin(PROCESS, BEGIN_NS),
+            Calls(joined(calls)),
+            Executions(joined([*works, *recorded])),
+        ]
+    )
+    assert stage.counts["inferred"] == len(calls) // 2
+    assert {id_: found[id_] for id_ in expected(calls[1::2], works[1::2])} == expected(
+        calls[1::2], works[1::2]
+    )
+
+
+def test_ids_wrap() -> None:
+    """After 2³² calls ids begin anew, and the order goes on."""
+    calls, works = program("abcabc", first_id=(1 << 32) - 7)
+    events: list[Event] = [
+        names(),
+        ExecutionsBegin(PROCESS, BEGIN_NS),
+        Calls(joined(calls)),
+        Executions(joined(works)),
+    ]
+    assert run(events)[0] == expected(calls, works)
+
+
+def test_a_window_in_the_middle_begins_at_a_synchronisation() -> None:
+    """Kernels repeat, and some that run in the window were launched before it: none is paired a turn too early."""
+    earlier = [launch("a", BEGIN_NS - 3_000), launch("b", BEGIN_NS - 2_000)]
+    backlog = [execution("a", 10, BEGIN_NS + 9_000), execution("b", 13, BEGIN_NS + 10_000)]
+    before = [launch("a", BEGIN_NS + 1_000), launch("b", BEGIN_NS + 2_000)]
+    ran_before = [execution("a", 16, BEGIN_NS + 11_000), execution("b", 19, BEGIN_NS + 12_000)]
+    wait = call(2, BEGIN_NS + 3_000, BEGIN_NS + 20_000, "cuStreamSynchronize")
+    sync = executed(22, BEGIN_NS + 4_000, BEGIN_NS + 19_000, kind=GpuKind.SYNC)
+    after = [launch("a", BEGIN_NS + 30_000), launch("b", BEGIN_NS + 31_000)]
+    ran_after = [execution("a", 25, BEGIN_NS + 32_000), execution("b", 28, BEGIN_NS + 34_000)]
+    found, _ = run(
+        [
+            names(),
+            Calls(joined(earlier)),
+            ExecutionsBegin(PROCESS, BEGIN_NS),
+            Calls(joined([*before, wait, *after])),
+            Executions(joined([*backlog, *ran_before, sync, *ran_after])),
+            ExecutionWatermark(PROCESS, BEGIN_NS + 200 * MS),
+            Watermark(BEGIN_NS + 200 * MS),
+        ]
+    )
+    assert found == expected(after, ran_after)
+
+
+def test_calls_may_come_after_the_end_of_the_window() -> None:
+    """The end is known when executions have been read; probes deliver a little later."""
+    calls, works = program("abc")
+    end_ns = FIRST_NS + MS
+    found, _ = run(
+        [
+            names(),
+            ExecutionsBegin(PROCESS, BEGIN_NS),
+            Executions(joined(works)),
+            ExecutionsEnd(PROCESS, end_ns),
+            Watermark(end_ns - 2 * MS),
+            Calls(joined(calls)),
+            Watermark(end_ns + 200 * MS),
+        ]
+    )
+    assert found == expected(calls, works)
+
+
+def test_records_come_before_the_watermark_that_they_belong_to() -> None:
+    """The next stage decides at watermarks: what it decides must be there."""
+    calls, works = program("abc")
+    stage = InferredLaunches()
+    for event in (
+        names(),
+        ExecutionsBegin(PROCESS, BEGIN_NS),
+        Calls(joined(calls)),
+        Executions(joined(works)),
+        ExecutionWatermark(PROCESS, FIRST_NS + 200 * MS),
+    ):
+        stage.feed(event)
+    events = stage.feed(Watermark(FIRST_NS + 200 * MS))
+    assert records(events[:-1]) == expected(calls, works)
+    assert isinstance(events[-1], Watermark)
+
+
+def test_without_executions_events_pass_as_they_are() -> None:
+    """A program without the library costs nothing but a look at each event."""
+    calls, _ = program("abc")
+    events: list[Event] = [names(), Calls(joined(calls)), Watermark(FIRST_NS + MS)]
+    stage = InferredLaunches()
+    assert [stage.feed(event) for event in events] == [[event] for event in events]
+    assert stage.finish() == []
