@@ -20,7 +20,7 @@ settings.register_profile(
 settings.load_profile("same on every machine")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def bpf_tier() -> None:
     """Tests that load BPF programs: root on a kernel with BTF."""
     require(

@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 from otel_gpuflame.capture.attachments import LateProbes
 from otel_gpuflame.capture.bpf.backend import Loader, LoadReport
 from otel_gpuflame.capture.command import StoppedCommand
-from otel_gpuflame.capture.cupti.inject import injecting_from_start
+from otel_gpuflame.capture.cupti.inject import injecting_from_start, layering
 from otel_gpuflame.capture.libraries import installed_libraries
 from otel_gpuflame.capture.live import LiveCapture, LiveOptions
 from otel_gpuflame.errors import SourceUnavailable, TargetError
@@ -129,11 +129,12 @@ def _environment(options: RecordOptions) -> tuple[dict[str, str], bool]:
     environment = dict(os.environ)
     if not options.gpu or not options.command:
         return environment, options.gpu
+    environment = layering(environment)
     try:
         return injecting_from_start(environment), True
     except SourceUnavailable as error:
-        logger.warning("no GPU times are recorded: %s, or give --no-gpu", error)
-        return environment, False
+        logger.warning("no times of CUDA work are recorded: %s, or give --no-gpu", error)
+        return environment, True
 
 
 def _start_command(

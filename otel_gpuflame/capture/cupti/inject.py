@@ -14,6 +14,9 @@ VARIABLE: Final = "CUDA_INJECTION64_PATH"
 START_VARIABLE: Final = "OTEL_GPUFLAME_INJECT_START"
 """1: the library records from its beginning, before cuInit ends, for as long as a lease; an exporter carries that on.
 A program that launches at once is then seen whole. It costs what recording costs, also where no exporter comes."""
+LAYERS_VARIABLE: Final = "OPENCL_LAYERS"
+"""The OpenCL loader stands these libraries before the driver, separated by colons."""
+LAYER: Final = Path(__file__).resolve().parents[2] / "_artifacts" / "libogf_opencl.so"
 LIBRARY: Final = Path(__file__).resolve().parents[2] / "_artifacts" / "libogf_inject.so"
 
 
@@ -37,6 +40,14 @@ def injecting(environment: Mapping[str, str]) -> dict[str, str]:
     if present:
         raise SourceUnavailable(f"{VARIABLE} is already set to {present}: unset it")
     return {**environment, VARIABLE: str(library_path())}
+
+
+def layering(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` with our OpenCL layer before others; without it where it was not built."""
+    layers = [layer for layer in environment.get(LAYERS_VARIABLE, "").split(":") if layer]
+    if not LAYER.is_file() or any(os.path.basename(layer) == LAYER.name for layer in layers):
+        return dict(environment)
+    return {**environment, LAYERS_VARIABLE: ":".join([str(LAYER), *layers])}
 
 
 def injecting_from_start(environment: Mapping[str, str]) -> dict[str, str]:

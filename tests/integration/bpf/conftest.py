@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,16 +12,6 @@ import pytest
 from tests.fakes.build import build_fakes, fake_environment
 from tests.integration.bpf.host_lock import agents_side_by_side
 from tests.tiers import require
-
-
-@pytest.fixture(scope="session")
-def bpf_tier() -> None:
-    """As for all tests of this tier, but checked once: recordings are shared by the tests of a module."""
-    require(
-        "bpf",
-        os.geteuid() == 0 and os.path.exists("/sys/kernel/btf/vmlinux"),
-        "root and /sys/kernel/btf/vmlinux are needed",
-    )
 
 
 @pytest.fixture(scope="session")

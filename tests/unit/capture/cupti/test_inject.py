@@ -84,9 +84,37 @@ def test_record_goes_on_without_gpu_times(
     else:
         monkeypatch.setenv(inject.VARIABLE, "/opt/nsys/lib.so")
     environment, has_gpu = recording._environment(COMMAND)
-    assert not has_gpu
+    # What OpenCL executes is recorded all the same.
+    assert has_gpu
     assert environment.get(inject.VARIABLE) == (None if is_missing else "/opt/nsys/lib.so")
     (message,) = caplog.messages
-    assert message.startswith("no GPU times are recorded: ")
+    assert message.startswith("no times of CUDA work are recorded: ")
     assert message.endswith(", or give --no-gpu")
     assert ("make native" if is_missing else "already set") in message
+
+
+@pytest.mark.parametrize(
+    ("present", "expected"),
+    [
+        ("", "{ours}"),
+        ("/opt/other.so", "{ours}:/opt/other.so"),
+        ("/opt/other.so:/elsewhere/libogf_opencl.so", "/opt/other.so:/elsewhere/libogf_opencl.so"),
+    ],
+)
+def test_the_opencl_layer_stands_before_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, present: str, expected: str
+) -> None:
+    """Once, whoever else has layers; a copy of ours that is there already stays."""
+    layer = tmp_path / "libogf_opencl.so"
+    layer.touch()
+    monkeypatch.setattr(inject, "LAYER", layer)
+    environment = inject.layering({inject.LAYERS_VARIABLE: present})
+    assert environment[inject.LAYERS_VARIABLE] == expected.format(ours=layer)
+
+
+def test_without_the_layer_nothing_is_changed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A checkout that was not built records calls as before."""
+    monkeypatch.setattr(inject, "LAYER", tmp_path / "libogf_opencl.so")
+    assert inject.layering({"A": "b"}) == {"A": "b"}
