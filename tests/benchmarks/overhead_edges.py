@@ -111,8 +111,10 @@ class Choice:
 
 def choice_of(edges: Iterable[Edge]) -> Choice | None:
     """None where the agent never came so far."""
+    told = [edge for edge in edges if edge["kind"] == "choice"]
+    # Nothing has been chosen yet where no window has been opened yet, which takes long on a busy machine.
     settled = [
-        edge for edge in edges if edge["kind"] == "choice" and edge["since_ns"] > _DIRECT_SETTLE_NS
+        edge for edge in told if edge["since_ns"] > _DIRECT_SETTLE_NS and edge["switch_ns"] > 0
     ]
     if not settled:
         return None

@@ -65,7 +65,9 @@ class MadeUp:
                 self.edges += [
                     {"kind": "choice", "since_ns": since * NS, **choice} for since in (5, 6)
                 ]
-                self.edges.append({"kind": "choice", "since_ns": NS, **choice, "duty": 0.05})
+                first = {**choice, "duty": 0.05}
+                self.edges.append({"kind": "choice", "since_ns": NS, **first})
+                self.edges.append({"kind": "choice", "since_ns": 9 * NS, **first, "switch_ns": 0.0})
             self._tell("block", ("direct", 0, role), (start_ns, end_ns), cpu_s=0.4)
 
     def _tell(

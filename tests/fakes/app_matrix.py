@@ -243,6 +243,8 @@ def call_ends(cuda: FakeCuda, made: Objects) -> None:
     cuda.call("cuArrayDestroy", made.array)
     cuda.call("cuModuleUnload", ctypes.c_void_p(cuda.module))
     cuda.call("cuDevicePrimaryCtxSetFlags_v2", 0, 0)
+    flags, active = ctypes.c_uint(), ctypes.c_int()
+    cuda.call("cuDevicePrimaryCtxGetState", 0, ctypes.byref(flags), ctypes.byref(active))
     cuda.call("cuDevicePrimaryCtxRelease_v2", 0)
     context = ctypes.c_void_p(cuda.create_context())
     cuda.call("cuCtxDestroy_v2", context)

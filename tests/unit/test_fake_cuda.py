@@ -415,6 +415,7 @@ def test_wait_program_names_its_line(build_dir: Path) -> None:
         ("FAKE_CUDA_COPY_BYTES_PER_NS", "nan"),
         ("FAKE_CUDA_DEVICES", "65"),
         ("FAKE_CUDA_WAIT", "sleep"),
+        ("FAKE_CUDA_RUNTIME", "yes"),
         ("FAKE_CUDA_LOG", "/no/such/directory/log"),
     ],
 )

@@ -218,7 +218,7 @@ class GpuSource:
             self._readable,
             is_known=process is not None,
             clock_offset_ns=clock_offset_ns(pid, self._proc),
-            since_ns=self._begun_ns,
+            since_ns=self._begun_ns if self._is_on else None,
         )
         del self._searches[pid]
         self._sessions[pid] = session

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -40,19 +42,40 @@ _COPY_APIS: Final = _copy_table()
 _SET_API: Final = apis.BY_NAME["cuMemsetD8"].id
 
 
-def attributions(
-    of: NDArray[np.void], places: NDArray[np.intp] | None = None, **columns: Any
-) -> AttributionArray:
-    """A row for each of `of` (calls, or joined executions, for their launches), with `columns` set.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows to be made: one for each of `of` (calls, or joined executions, for their launches), with `columns` set.
 
     With `places` (n,) for those of them, and in their order: that saves a copy of much longer rows.
     """
-    rows = np.zeros(len(of) if places is None else len(places), ATTRIBUTION)
-    for name in _OF_CALL:
-        rows[name] = of[name] if places is None else of[name].take(places, axis=0)
-    rows["device"] = NO_DEVICE
-    for name, value in columns.items():
-        rows[name] = value
+
+    of: NDArray[np.void]
+    places: NDArray[np.intp] | None
+    columns: dict[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.of) if self.places is None else len(self.places)
+
+
+def part(of: NDArray[np.void], places: NDArray[np.intp] | None = None, **columns: Any) -> Part:
+    """See `Part`."""
+    return Part(of, places, columns)
+
+
+def attributions(parts: Sequence[Part]) -> AttributionArray:
+    """The rows of all parts, made in place: to copy them once more would take a third of the time."""
+    lengths = [len(each) for each in parts]
+    rows = np.zeros(sum(lengths), ATTRIBUTION)
+    begin = 0
+    for each, length in zip(parts, lengths, strict=True):
+        some = rows[begin : begin + length]
+        for name in _OF_CALL:
+            column = each.of[name]
+            some[name] = column if each.places is None else column.take(each.places, axis=0)
+        some["device"] = NO_DEVICE
+        for name, value in each.columns.items():
+            some[name] = value
+        begin += length
     return rows
 
 

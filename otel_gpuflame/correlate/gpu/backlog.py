@@ -62,9 +62,7 @@ class Backlog:
             elif part.first_ns > until_ns:
                 rest.append(part)
             else:
-                is_due = part.due_ns <= until_ns
-                due.append(_selected(part, is_due))
-                rest.append(_selected(part, ~is_due))
+                _split(part, until_ns, due, rest)
         self.parts = rest
         self.count = sum(len(part.rows) for part in rest)
         return due
@@ -152,6 +150,29 @@ def _earliest(rows: Rows) -> dict[int, int]:
     if bool((devices == devices[0]).all()):
         return {int(devices[0]): int(starts_ns.min())}
     return {n: int(starts_ns[devices == n].min()) for n in np.unique(devices).tolist()}
+
+
+def _split(part: Part, until_ns: int, due: list[Part], rest: list[Part]) -> None:
+    """Add what is due of a part to `due`, and the others to `rest`.
+
+    Rows come nearly in order of time: only between the first that is not due and the last that is there is a choice.
+    """
+    is_due = part.due_ns <= until_ns
+    first = int(np.argmin(is_due))
+    past = len(is_due) - int(np.argmax(is_due[::-1]))
+    due.extend(_sliced(part, slice(0, first)))
+    if past > first:
+        middle = _sliced(part, slice(first, past))[0]
+        due.append(_selected(middle, is_due[first:past]))
+        rest.append(_selected(middle, ~is_due[first:past]))
+    rest.extend(_sliced(part, slice(max(first, past), len(is_due))))
+
+
+def _sliced(part: Part, which: slice) -> list[Part]:
+    if which.start >= which.stop:
+        return []
+    keys = part.keys[which] if len(part.keys) else part.keys
+    return [_part(part.rows[which], part.numbers[which], part.due_ns[which], keys)]
 
 
 def _selected(part: Part, chosen: NDArray[np.bool_]) -> Part:

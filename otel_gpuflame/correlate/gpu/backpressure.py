@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_gpuflame.correlate.gpu.attribute import attributions, what_ran
+from otel_gpuflame.correlate.gpu.attribute import attributions, part, what_ran
 from otel_gpuflame.correlate.gpu.containment import contained_pairs
 from otel_gpuflame.correlate.gpu.dependencies import Pairs
 from otel_gpuflame.correlate.gpu.keys import TimeKeys, codes_of, sum_by
@@ -122,7 +122,7 @@ def _explained(
     rest = (end - start).astype(np.int64) - sum_by(pieces.interval, ran, len(full))
     still = np.flatnonzero(rest)
     common: dict[str, Any] = {"measure": Measure.GPU_WAIT, "mode": WaitMode.SPIN}
-    running = attributions(
+    running = part(
         launches,
         pieces.interval,
         time_ns=end[pieces.interval],
@@ -131,7 +131,7 @@ def _explained(
         **what_ran(work.rows, pieces.row),
         **common,
     )
-    others = attributions(
+    others = part(
         launches,
         still,
         time_ns=end[still],
@@ -139,4 +139,4 @@ def _explained(
         leaf=Leaf.QUEUE_FULL,
         **common,
     )
-    return np.concatenate([running, others])
+    return attributions([running, others])

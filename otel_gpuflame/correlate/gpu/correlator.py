@@ -20,8 +20,8 @@ from otel_gpuflame.correlate.gpu.processes import FOREVER, Processes, Tracked
 from otel_gpuflame.correlate.gpu.recent import RecentCalls
 from otel_gpuflame.correlate.waits import find_waits
 from otel_gpuflame.events import wire
-from otel_gpuflame.events.attributions import AttributionArray, Attributions, Leaf
-from otel_gpuflame.events.device_metrics import DeviceMetric, DeviceMetrics
+from otel_gpuflame.events.attributions import AttributionArray, Attributions
+from otel_gpuflame.events.device_metrics import DeviceMetrics
 from otel_gpuflame.events.executions import (
     ExecutionArray,
     Executions,
@@ -39,7 +39,6 @@ from otel_gpuflame.events.records import (
     Watermark,
 )
 from otel_gpuflame.events.wire import CallFlag, Kind
-from otel_gpuflame.events.wire_gpu import Incomplete
 
 GRACE_NS: Final = 200_000_000
 """So far behind all watermarks things are decided. A copy that blocks is reported when it returns, which is after its
@@ -52,8 +51,6 @@ _STEP_NS: Final = 500_000_000
 """Deciding takes some 10 ms however little there is."""
 _BUSY_STEP_NS: Final = 100_000_000
 """Where much is waiting: it should fit into the caches."""
-_PROCESS_ENDED: Final = "process_ended"
-_CUT_OFF: Final = frozenset({_PROCESS_ENDED, Incomplete.NOT_FLUSHED.name.lower()})
 
 
 class GpuCorrelator:
@@ -118,10 +115,8 @@ class GpuCorrelator:
     def _note_others(self, rows: CallArray) -> None:
         """Calls of processes whose executions are not delivered: they may be soon, and meanwhile they use devices."""
         self._recent.add(rows)
-        starts_ns = rows["start_ns"][IS_SUBMISSION[rows["kind"]]]
-        if len(starts_ns):
-            unknown = self._explainer.idleness.unknown
-            unknown.add_submissions(int(starts_ns.min()), int(starts_ns.max()))
+        submissions = np.flatnonzero(IS_SUBMISSION[rows["kind"]])
+        self._explainer.idleness.unknown.add_submissions(rows["start_ns"][submissions])
 
     def _remember(self, rows: CallArray, numbers: Numbers, is_tracked: Mask) -> None:
         """Keep what executions may belong to."""
@@ -216,28 +211,16 @@ class GpuCorrelator:
         tracked = self._processes.tracked.get(event.process)
         if tracked is None:
             return [event]
-        self._note_unknown(tracked, event)
+        unknown = self._explainer.idleness.unknown
+        unknown.end(event, tracked.begin_ns, tracked.complete_ns, goes_on=not tracked.has_ended)
         tracked.end_ns, tracked.complete_ns = event.time_ns, FOREVER
         return [event, *self._advance()]
-
-    def _note_unknown(self, tracked: Tracked, event: ExecutionsEnd) -> None:
-        """What is missing of an interval that was not delivered whole, and that a process goes on without us."""
-        unknown = self._explainer.idleness.unknown
-        if event.incomplete:
-            # What was complete before it was cut off remains so.
-            is_cut = event.incomplete in _CUT_OFF
-            since_ns = tracked.complete_ns if is_cut else tracked.begin_ns
-            unknown.add(since_ns, event.time_ns, Leaf.UNKNOWN_INCOMPLETE, event.process)
-        if event.incomplete != _PROCESS_ENDED and not tracked.has_ended:
-            unknown.stop(event.process, event.time_ns)
 
     @_take.register
     def _(self, event: DeviceMetrics) -> list[Event]:
         if self._processes.tracked:
-            captured = np.array([key.tgid for key in self._processes.tracked], np.uint32)
-            rows = event.rows[(event.rows["metric"] == DeviceMetric.PROCESS_SM)]
-            rows = rows[(rows["value"] > 0) & ~np.isin(rows["tgid"], captured)]
-            self._explainer.idleness.unknown.add_others(rows)
+            captured = {process.tgid for process in self._processes.tracked}
+            self._explainer.idleness.unknown.add_others(event.rows, captured)
         return [event]
 
     @_take.register

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from otel_gpuflame.correlate.gpu.attribute import attributions, kernel_names, leaf_apis
+from otel_gpuflame.correlate.gpu.attribute import attributions, kernel_names, leaf_apis, part
 from otel_gpuflame.correlate.gpu.rows import JoinedArray
 from otel_gpuflame.events.attributions import AttributionArray, Leaf, Measure
 
 
 def explain_time(executions: JoinedArray) -> AttributionArray:
     """`gpu_time`: a row for each execution. Σ of the values is Σ of the durations, exactly."""
-    return attributions(
+    told = part(
         executions,
         time_ns=executions["end_ns"],
         value_ns=executions["end_ns"] - executions["start_ns"],
@@ -20,3 +20,4 @@ def explain_time(executions: JoinedArray) -> AttributionArray:
         device=executions["device"],
         no_launch=executions["no_launch"],
     )
+    return attributions([told])

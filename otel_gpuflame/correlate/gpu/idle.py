@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_gpuflame.correlate.gpu.activities import overlaps
-from otel_gpuflame.correlate.gpu.attribute import attributions
+from otel_gpuflame.correlate.gpu.attribute import Part, attributions, part
 from otel_gpuflame.correlate.gpu.coverage import GapParts, UnknownArray, cut_gaps
 from otel_gpuflame.correlate.gpu.keys import Index, sum_by
 from otel_gpuflame.correlate.gpu.rows import JoinedArray
@@ -49,22 +49,20 @@ def explain_idle(
     known = np.flatnonzero(parts.leaf == 0)
     unsure = np.flatnonzero(parts.leaf)
     lost_ns = (parts.end_ns - parts.start_ns)[unsure].astype(np.int64)
-    rows = _unknown_rows(gaps, parts, unsure, lost_ns)
+    rows = _unknown(gaps, parts, unsure, lost_ns)
     spans, did = idle_spans(gaps, parts, known, executions, calls)
     length = (spans.end_ns - spans.start_ns).astype(np.int64)
     activities = did.activities
     pairs, value = overlaps(activities, spans.thread, spans.start_ns, spans.end_ns, did.threads)
     busy = sum_by(pairs.owner, value, len(length))
-    found = [rows, _activity_rows(spans, pairs.owner, did.calls, activities.row[pairs.item], value)]
+    found = [rows, _active(spans, pairs.owner, did.calls, activities.row[pairs.item], value)]
     sampled, carried = told_by_samples(spans, length - busy, did, executions, carried)
     found += sampled
-    return Idle(np.concatenate(found), int(length.sum()), int(lost_ns.sum()), carried)
+    return Idle(attributions(found), int(length.sum()), int(lost_ns.sum()), carried)
 
 
-def _unknown_rows(
-    gaps: Gaps, parts: GapParts, unsure: Index, value_ns: NDArray[np.int64]
-) -> AttributionArray:
-    return attributions(
+def _unknown(gaps: Gaps, parts: GapParts, unsure: Index, value_ns: NDArray[np.int64]) -> Part:
+    return part(
         np.zeros(len(unsure), ATTRIBUTION),
         time_ns=parts.start_ns[unsure],
         value_ns=value_ns,
@@ -74,11 +72,11 @@ def _unknown_rows(
     )
 
 
-def _activity_rows(
+def _active(
     spans: Spans, owner: Index, calls: CallArray, row: Index, value_ns: NDArray[np.int64]
-) -> AttributionArray:
+) -> Part:
     is_off = calls["kind"][row] == Kind.OFF_CPU
-    return attributions(
+    return part(
         calls,
         row,
         time_ns=np.maximum(spans.start_ns[owner], calls["start_ns"][row]),

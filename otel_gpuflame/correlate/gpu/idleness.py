@@ -154,6 +154,7 @@ class Idleness:
     ) -> AttributionArray:
         rows = _Executions(device.rows, executions)
         times = rows.times()
+        times["device"] = number
         times = times[times["start_ns"] <= until_ns]
         last_ns = int(times["end_ns"].max(initial=0))
         if not is_last:

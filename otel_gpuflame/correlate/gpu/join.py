@@ -13,9 +13,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_gpuflame.correlate.gpu.backlog import Backlog, Numbers, due_of, keys_of, numbers_of
+from otel_gpuflame.correlate.gpu.backlog import Backlog, Numbers, due_of, numbers_of
 from otel_gpuflame.correlate.gpu.backpressure import is_full_queue, long_launches
 from otel_gpuflame.correlate.gpu.counts import JoinCounts
+from otel_gpuflame.correlate.gpu.due import in_order
 from otel_gpuflame.correlate.gpu.history import MAX_ROWS, History
 from otel_gpuflame.correlate.gpu.launches import (
     IS_SUBMISSION,
@@ -31,11 +32,8 @@ from otel_gpuflame.correlate.gpu.launches import (
 )
 from otel_gpuflame.correlate.gpu.match import (
     Mask,
-    Times,
     contains,
     launches_of,
-    order_by,
-    repeated,
 )
 from otel_gpuflame.correlate.gpu.rows import JoinedArray, concatenate
 from otel_gpuflame.events import wire
@@ -51,19 +49,6 @@ _AT_ONCE: Final = 1 << 15
 _LONGEST_NS: Final = 1 << 42
 """73 minutes. A longer execution, or one that is so far ahead of everything else, has a wrong time."""
 _NEVER: Final = 1 << 62
-_IDENTITY: Final = (
-    "end_ns",
-    "correlation_id",
-    "graph_node_id",
-    "stream_id",
-    "context_id",
-    "name",
-    "kind",
-    "tgid",
-    "process_start_ns",
-    "device",
-)
-"""Rows that agree in these and in their start are one execution, delivered twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,19 +135,21 @@ class Join:
         """
         self.counts.forced += is_forced
         launches, calls = self._claim(until_ns)
-        rows, keys, times_ns = self._due(until_ns)
-        found = launches_of(
-            (keys, times_ns[0]), (launches.key, launches.begin_ns), launches.call >= 0
-        )
+        due = in_order(self._executions.take(until_ns), self.history, self._until_ns)
+        self.counts.pending = self._executions.count
+        if due.duplicates:
+            self.counts.dropped["duplicate"] += due.duplicates
+        begun = (launches.key, launches.begin_ns)
+        found = launches_of((due.keys, due.starts_ns), begun, launches.call >= 0)
         launches.executed[found[found >= 0]] = True
-        executions, reasons = joined(rows, found, launches, calls)
+        executions, reasons = joined(due.rows, found, launches, calls)
         if is_forced:
             reasons[reasons != NoLaunch.NONE] = NoLaunch.EVICTED
             executions["no_launch"] = reasons
         self._count(reasons)
         self._keep(launches, calls, self._is_needed(launches, until_ns, complete_ns))
-        self.history.add(executions, times_ns[1])
-        executions, late = self._split(executions, times_ns[1] <= self._until_ns)
+        self.history.add(executions, due.ends_ns)
+        executions, late = self._split(executions, due.ends_ns <= self._until_ns)
         others = self._others.take_rows(until_ns)
         long = _long_launches(launches, calls, others)
         since_ns, self._until_ns = self._until_ns, max(self._until_ns, until_ns)
@@ -256,40 +243,6 @@ class Join:
         self.counts.launches_without_record += int(np.count_nonzero(without))
         return launches, pool
 
-    def _due(self, until_ns: int) -> tuple[ExecutionArray, NDArray[np.uint64], tuple[Times, Times]]:
-        """Executions that ended by `until_ns`, in order, each once; their ids, starts and ends."""
-        parts = self._executions.take(until_ns)
-        rows = concatenate([part.rows for part in parts], EXECUTION)
-        keys, ends_ns = keys_of(parts), due_of(parts)
-        starts_ns = rows["start_ns"].astype(np.int64)
-        order = order_by(rows["device"], starts_ns, ends_ns)
-        if order is not None:
-            rows, keys = rows.take(order), keys[order]
-            starts_ns, ends_ns = starts_ns[order], ends_ns[order]
-        again = self._seen_again(rows, starts_ns, ends_ns)
-        if again.any():
-            self.counts.dropped["duplicate"] += int(np.count_nonzero(again))
-            kept = np.flatnonzero(~again)
-            rows, keys = rows.take(kept), keys[kept]
-            starts_ns, ends_ns = starts_ns[kept], ends_ns[kept]
-        self.counts.pending = self._executions.count
-        return rows, keys, (starts_ns, ends_ns)
-
-    def _seen_again(self, rows: ExecutionArray, starts_ns: Times, ends_ns: Times) -> Mask:
-        """Which rows repeat an earlier one, or one of the past."""
-        again = repeated([rows[name] for name in _IDENTITY], starts_ns)
-        late = np.flatnonzero(ends_ns <= self._until_ns)
-        if not len(late):
-            return again
-        past = self.history.since(int(ends_ns[late].min()) - 1)
-        columns = [np.concatenate((past[n], rows[n][late])) for n in _IDENTITY]
-        starts = np.concatenate((past["start_ns"], rows["start_ns"][late]))
-        order = np.argsort(starts, kind="stable")
-        repeats = np.zeros(len(starts), np.bool_)
-        repeats[order] = repeated([column[order] for column in columns], starts[order])
-        again[late] |= repeats[len(past) :]
-        return again
-
     def _count(self, reasons: NDArray[np.uint8]) -> None:
         counted = np.bincount(reasons, minlength=1).tolist()
         self.counts.joined += counted[NoLaunch.NONE]
@@ -338,8 +291,10 @@ def _long_launches(launches: Launches, calls: CallArray, others: ExecutionArray)
 
 
 def _chosen(rows: ExecutionArray, numbers: Numbers, chosen: Mask) -> tuple[ExecutionArray, Numbers]:
-    if chosen.all():
-        return rows, numbers
-    # numpy.take, since indexing with a mask copies records field by field.
     places = np.flatnonzero(chosen)
+    if len(places) and places[-1] - places[0] == len(places) - 1:
+        # Side by side, as CUPTI fills buffers with records of one kind: nothing is copied.
+        which = slice(places[0], places[-1] + 1)
+        return rows[which], numbers[which]
+    # numpy.take, since indexing with a mask copies records field by field.
     return rows.take(places), numbers.take(places)

@@ -141,8 +141,9 @@ def joined(
     call, end_ns = np.append(launches.call, -1)[found], np.append(launches.end_ns, 0)[found]
     reasons = np.zeros(len(rows), np.uint8)
     missing = call < 0
+    if not len(calls):
+        of_calls = np.zeros((1, _CALL_WORDS), np.uint64)
     if missing.any():
-        of_calls = np.concatenate((of_calls, np.zeros((1, _CALL_WORDS), np.uint64)))
         reasons[missing] = np.where(
             found[missing] < 0, NoLaunch.NO_LAUNCH_RECORD, NoLaunch.NO_PROBE
         )
@@ -150,7 +151,8 @@ def joined(
     for begin in range(0, len(rows), _BLOCK):
         block = slice(begin, begin + _BLOCK)
         words[block, :_EXECUTION_WORDS] = of_rows[block]
-        words[block, _EXECUTION_WORDS:] = of_calls.take(call[block], axis=0)
+        words[block, _EXECUTION_WORDS:] = of_calls.take(call[block], axis=0, mode="clip")
+        words[begin + np.flatnonzero(missing[block]), _EXECUTION_WORDS:] = 0
         result["launch_end_ns"][block] = end_ns[block]
         result["no_launch"][block] = reasons[block]
     return result, reasons

@@ -20,6 +20,8 @@ Positions: TypeAlias = NDArray[np.intp]
 _TIME_BITS: Final = 43
 """2.4 hours: nothing that is compared here lies further apart, but for wrong times."""
 _RADIX_FROM: Final = 1 << 16
+_FEW: Final = 8
+"""Where fewer than one in so many is asked for, it is cheaper to sort what is asked for than all that there is."""
 _DENSE: Final = 8
 """Up to so many possible ids for each that occurs a table is faster than a search: CUPTI counts other calls too."""
 
@@ -118,10 +120,17 @@ def contains(values: Keys, among: Keys) -> Mask:
         return np.zeros(len(values), np.bool_)
     found = np.zeros(len(values), np.bool_)
     inside = np.flatnonzero((values >= among.min()) & (values <= among.max()))
-    if len(inside):
+    if len(inside) > len(among) // _FEW:
         ordered = np.sort(among)
-        place = np.searchsorted(ordered, values[inside])
-        found[inside] = ordered[place] == values[inside]
+        found[inside] = ordered[np.searchsorted(ordered, values[inside])] == values[inside]
+    elif len(inside):
+        order = np.argsort(values[inside])
+        ordered = values[inside[order]]
+        place = np.minimum(np.searchsorted(ordered, among), len(ordered) - 1)
+        occurs = np.zeros(len(ordered), np.bool_)
+        occurs[place[ordered[place] == among]] = True
+        # Of equal values only the first was found.
+        found[inside[order]] = occurs[np.searchsorted(ordered, ordered)]
     return found
 
 

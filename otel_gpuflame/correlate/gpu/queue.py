@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_gpuflame.correlate.gpu.attribute import attributions, what_ran
+from otel_gpuflame.correlate.gpu.attribute import attributions, part, what_ran
 from otel_gpuflame.correlate.gpu.keys import Index, TimeKeys, Times, codes_of
 from otel_gpuflame.correlate.gpu.marks import Marks
 from otel_gpuflame.correlate.gpu.timeline import Busy, covered_until
@@ -58,7 +58,7 @@ def explain_queue(
     by_event = np.flatnonzero(event > since)
     by_rest = np.flatnonzero(rest)
     row = np.concatenate([row[by_event], row[by_rest]])
-    rows = attributions(
+    queued = part(
         work.rows,
         row,
         value_ns=np.concatenate([(event - since)[by_event].astype(np.int64), rest[by_rest]]),
@@ -70,7 +70,7 @@ def explain_queue(
     )
     without_launch = work.rows["no_launch"] != NoLaunch.NONE
     without = int((without_launch if chosen is None else without_launch & chosen).sum())
-    return Queued(rows, without)
+    return Queued(attributions([queued]), without)
 
 
 def _queues(work: Work) -> NDArray[np.bool_]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_gpuflame.correlate.gpu.activities import is_active
-from otel_gpuflame.correlate.gpu.attribute import attributions
+from otel_gpuflame.correlate.gpu.attribute import Part, part
 from otel_gpuflame.correlate.gpu.keys import (
     Codes,
     Index,
@@ -24,7 +24,7 @@ from otel_gpuflame.correlate.gpu.rows import JoinedArray
 from otel_gpuflame.correlate.gpu.spans import THREAD, Did, Spans
 from otel_gpuflame.events import wire
 from otel_gpuflame.events.apis import CPU_SAMPLES_HZ
-from otel_gpuflame.events.attributions import AttributionArray, Leaf, Measure
+from otel_gpuflame.events.attributions import Leaf, Measure
 from otel_gpuflame.events.records import CallArray
 from otel_gpuflame.events.wire import Kind
 
@@ -58,7 +58,7 @@ class _Pools(NamedTuple):
 
 def told_by_samples(
     spans: Spans, rest_ns: NDArray[np.int64], did: Did, executions: JoinedArray, carried: Carried
-) -> tuple[list[AttributionArray], Carried]:
+) -> tuple[list[Part], Carried]:
     """Rows for what is left of each span (`rest_ns`), and what its samples may still stand for.
 
     All that is left of a thread's gaps on a device is spread evenly over its samples in them, up to `SAMPLE_MAX_NS`
@@ -75,9 +75,7 @@ def told_by_samples(
     return [told, used, rest], _kept(fresh, still, last_ns)
 
 
-def _by_fresh(
-    spans: Spans, pools: _Pools, did: Did
-) -> tuple[AttributionArray, Carried, NDArray[np.int64]]:
+def _by_fresh(spans: Spans, pools: _Pools, did: Did) -> tuple[Part, Carried, NDArray[np.int64]]:
     """Rows for samples in the spans themselves, what is left of these, and of each pool."""
     row = np.flatnonzero(did.calls["kind"] == Kind.CPU_SAMPLE)
     at_ns = did.calls["start_ns"]
@@ -95,7 +93,7 @@ def _by_fresh(
 
 def _by_carried(
     spans: Spans, pools: _Pools, executions: JoinedArray, carried: Carried
-) -> tuple[AttributionArray, Carried, NDArray[np.int64]]:
+) -> tuple[Part, Carried, NDArray[np.int64]]:
     """Rows for samples of before, what is left of these, and of each pool."""
     launch = spans.ended_by[pools.first]
     mine, asked, count = shared_codes(
@@ -121,7 +119,7 @@ def _by_carried(
 
 def _by_launch(
     spans: Spans, left_ns: NDArray[np.int64], rest_ns: NDArray[np.int64], executions: JoinedArray
-) -> AttributionArray:
+) -> Part:
     """Rows for what no sample stands for, in proportion to what was left of each span."""
     value = split_exactly(left_ns, spans.pool, rest_ns)
     still = np.flatnonzero(value)
@@ -133,7 +131,7 @@ def _by_launch(
     first = np.flatnonzero(is_new)
     value_ns = np.add.reduceat(value[still], first) if len(first) else value[:0]
     still, by = still[first], by[first]
-    return attributions(
+    return part(
         executions,
         by,
         time_ns=spans.start_ns[still],
@@ -151,8 +149,8 @@ def _on_cpu(
     time_ns: Times,
     value_ns: NDArray[np.int64],
     device: NDArray[np.uint32],
-) -> AttributionArray:
-    return attributions(
+) -> Part:
+    return part(
         calls,
         row,
         time_ns=time_ns,

@@ -8,16 +8,21 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from otel_gpuflame.correlate.gpu.coverage import UNKNOWN, UnknownArray
 from otel_gpuflame.correlate.gpu.processes import FOREVER
 from otel_gpuflame.events.attributions import Leaf
-from otel_gpuflame.events.device_metrics import DeviceMetricArray
+from otel_gpuflame.events.device_metrics import DeviceMetric, DeviceMetricArray
+from otel_gpuflame.events.executions import ExecutionsEnd
 from otel_gpuflame.events.frames import ProcessKey
+from otel_gpuflame.events.wire_gpu import Incomplete
 
 _AFTER_SUBMISSION_NS: Final = 1_000_000_000
 """So long after a process that is not captured gave a device something to do, the device may be at work for it."""
 _MAX_INTERVALS: Final = 1 << 12
+_PROCESS_ENDED: Final = "process_ended"
+_CUT_OFF: Final = frozenset({_PROCESS_ENDED, Incomplete.NOT_FLUSHED.name.lower()})
 
 Where: TypeAlias = ProcessKey | int | None
 """Devices that a process uses, or one device; None: all."""
@@ -47,24 +52,40 @@ class Unknown:
         new = self._last[where, leaf] = _Interval(where, leaf, start_ns, end_ns)
         self._intervals.append(new)
 
-    def add_submissions(self, first_ns: int, last_ns: int) -> None:
-        """A process that is not captured gave some device something to do."""
-        until_ns = last_ns + _AFTER_SUBMISSION_NS
-        self.add(first_ns, until_ns, Leaf.UNKNOWN_NOT_CAPTURED, None)
+    def add_submissions(self, times_ns: NDArray[np.uint64]) -> None:
+        """Times at which processes that are not captured gave some device something to do."""
+        if not len(times_ns):
+            return
+        times_ns = np.sort(times_ns)
+        breaks = np.flatnonzero(np.diff(times_ns) > _AFTER_SUBMISSION_NS)
+        firsts, lasts = np.append(0, breaks + 1), np.append(breaks, len(times_ns) - 1)
+        for first_ns, last_ns in zip(
+            times_ns[firsts].tolist(), times_ns[lasts].tolist(), strict=True
+        ):
+            self.add(first_ns, last_ns + _AFTER_SUBMISSION_NS, Leaf.UNKNOWN_NOT_CAPTURED, None)
 
-    def add_others(self, rows: DeviceMetricArray) -> None:
-        """Readings that show work of processes that are not captured.
+    def add_others(self, rows: DeviceMetricArray, captured: Set[int]) -> None:
+        """Readings may show work of processes other than those `captured`.
 
         They say so only afterwards: it is taken to go on for as long as it had gone on.
         """
-        for row in rows:
+        for row in rows[(rows["metric"] == DeviceMetric.PROCESS_SM) & (rows["value"] > 0)]:
+            if int(row["tgid"]) in captured:
+                continue
             time_ns, interval_ns = int(row["time_ns"]), int(row["interval_ns"])
             since_ns, until_ns = max(time_ns - interval_ns, 0), time_ns + interval_ns
             self.add(since_ns, until_ns, Leaf.UNKNOWN_NOT_CAPTURED, int(row["device"]))
 
-    def stop(self, process: ProcessKey, time_ns: int) -> None:
-        """A process is no longer captured, and may go on to use its devices."""
-        self.add(time_ns, FOREVER, Leaf.UNKNOWN_NOT_CAPTURED, process)
+    def end(self, event: ExecutionsEnd, begin_ns: int, complete_ns: int, *, goes_on: bool) -> None:
+        """A process is no longer captured: what is missing of its interval, and what comes after it if it `goes_on`.
+
+        Whatever was cut off remains complete until `complete_ns`.
+        """
+        if event.incomplete:
+            since_ns = complete_ns if event.incomplete in _CUT_OFF else begin_ns
+            self.add(since_ns, event.time_ns, Leaf.UNKNOWN_INCOMPLETE, event.process)
+        if goes_on and event.incomplete != _PROCESS_ENDED:
+            self.add(event.time_ns, FOREVER, Leaf.UNKNOWN_NOT_CAPTURED, event.process)
 
     def go_on(self, process: ProcessKey, time_ns: int) -> None:
         """It is captured again, or has ended."""

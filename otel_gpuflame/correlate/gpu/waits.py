@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_gpuflame.correlate.gpu.attribute import attributions, what_ran
+from otel_gpuflame.correlate.gpu.attribute import Part, attributions, part, what_ran
 from otel_gpuflame.correlate.gpu.dependencies import Pairs
 from otel_gpuflame.correlate.gpu.keys import Index, Times, expand, running_max, sum_by
 from otel_gpuflame.correlate.gpu.scopes import Scopes
@@ -69,18 +69,17 @@ def explain_waits(waits: CallArray, work: Work, scopes: Scopes) -> AttributionAr
     busy = sum_by(pieces.interval, ran.astype(np.int64), len(waits))
     idle = (last - start).astype(np.int64) - busy
     after = (end - last).astype(np.int64)
-    parts = [
-        _running(waits, mode, pieces, work),
-        _others(waits, mode, idle, Leaf.GPU_IDLE),
-        _others(waits, mode, after, Leaf.DRIVER),
-    ]
-    return np.concatenate(parts)
-
-
-def _running(
-    waits: CallArray, mode: NDArray[np.uint8], pieces: Pieces, work: Work
-) -> AttributionArray:
     return attributions(
+        [
+            _running(waits, mode, pieces, work),
+            _others(waits, mode, idle, Leaf.GPU_IDLE),
+            _others(waits, mode, after, Leaf.DRIVER),
+        ]
+    )
+
+
+def _running(waits: CallArray, mode: NDArray[np.uint8], pieces: Pieces, work: Work) -> Part:
+    return part(
         waits,
         pieces.interval,
         time_ns=waits["end_ns"][pieces.interval],
@@ -94,9 +93,9 @@ def _running(
 
 def _others(
     waits: CallArray, mode: NDArray[np.uint8], value_ns: NDArray[np.int64], leaf: Leaf
-) -> AttributionArray:
+) -> Part:
     chosen = np.flatnonzero(value_ns)
-    return attributions(
+    return part(
         waits,
         chosen,
         time_ns=waits["end_ns"][chosen],

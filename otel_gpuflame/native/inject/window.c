@@ -189,15 +189,22 @@ bool ogf_window_open(uint32_t generation)
 	return true;
 }
 
-/* We are CUPTI's client already, and no context can have been begun. */
+/*
+ * We are CUPTI's client already, and no context can have been begun. Launch records once more, now that kinds are on:
+ * in which order CUPTI wants the two, to give those of the CUDA runtime's calls, is not known.
+ */
 bool ogf_window_open_at_init(void)
 {
-	return open_window(0, ogf_now_ns(), CUPTI_SUCCESS);
+	if (!open_window(0, ogf_now_ns(), CUPTI_SUCCESS))
+		return false;
+	ogf_launches_open();
+	return true;
 }
 
 /*
  * Where kernel records were enabled while another thread was making a context, a context has been seen that gave none
- * (1 of 6, CUPTI 13.0), though copies and waits came. Enabling what is enabled changes nothing; a new window does.
+ * (1 of 6, CUPTI 13.0), though copies and waits came. Enabling what is enabled may change nothing; windows that
+ * disable and enable all have been seen to be whole, however many.
  */
 static bool is_context_new(void)
 {

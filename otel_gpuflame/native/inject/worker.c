@@ -78,9 +78,9 @@ static uint64_t open_window(const struct ogf_lease *lease, uint64_t now_ns)
 
 /*
  * The first lease carries on the window that was there before it. An exporter writes the generation, then the lease's
- * end, then `wake`: before that, it may not have written everything.
+ * end, then `wake`: what was read after a changed `wake` is a lease, also where it is over.
  */
-static struct ogf_lease first_lease(const struct ogf_lease *lease, uint64_t now_ns)
+static struct ogf_lease first_lease(const struct ogf_lease *lease, bool is_written, uint64_t now_ns)
 {
 	struct ogf_lease first = {.generation = window.generation, .until_ns = window.first_until_ns};
 
@@ -90,7 +90,7 @@ static struct ogf_lease first_lease(const struct ogf_lease *lease, uint64_t now_
 		ogf_set_generation(lease->generation);
 		return *lease;
 	}
-	if (__atomic_load_n(&ogf_region_control()->wake, __ATOMIC_ACQUIRE) != 0)
+	if (is_written)
 		first.until_ns = now_ns;
 	return first;
 }
@@ -120,10 +120,11 @@ static uint64_t follow_window(const struct ogf_lease *lease, uint64_t now_ns)
 static uint64_t follow_lease(void)
 {
 	const uint64_t now_ns = ogf_now_ns();
+	const bool is_written = __atomic_load_n(&ogf_region_control()->wake, __ATOMIC_ACQUIRE) != 0;
 	struct ogf_lease lease = ogf_lease_read(now_ns);
 
 	if (window.first_until_ns)
-		lease = first_lease(&lease, now_ns);
+		lease = first_lease(&lease, is_written, now_ns);
 	if (window.is_open)
 		return follow_window(&lease, now_ns);
 	if (lease.until_ns <= now_ns || (window.was_refused && lease.generation == window.generation))

@@ -17,7 +17,7 @@ from otel_gpuflame.events.frames import FrameKind, StackKey
 from otel_gpuflame.events.records import CallArray
 from otel_gpuflame.events.wire import Kind
 from otel_gpuflame.profile.sample_types import CPU_SAMPLES, OFF_CPU
-from tests.integration.bpf.recording import Capture, Recording, app, record, total
+from tests.integration.bpf.recording import Capture, Recording, Sample, app, record, total
 from tests.integration.bpf.session import record_in_step, running
 from tests.integration.bpf.test_interpreters import SUPPORTED, interpreters
 
@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
 CPU_SIDE: Final = ("--cpu", "--no-driver")
 BUSY_NS: Final = 4_000_000_000
 ENDLESS_NS: Final = 10**15
+SPINNING: Final = ("<module>", "main", "spin_on_cpu")
 OFF_CPU_FROM_NS: Final = 1_000_000
 
 
@@ -63,6 +64,19 @@ def at_line(capture: Capture, rows: CallArray, function: str, line: int) -> Call
     return rows[chosen]
 
 
+def assert_whole_or_cut(spinning: list[Sample]) -> None:
+    """Samples have the program's three functions. Few lack outer ones, and say so.
+
+    A page that the kernel moves just then, as it does on a busy machine, cannot be read.
+    """
+    names = [tuple(name for name, _ in s.python()) for s in spinning]
+    for sample, found in zip(spinning, names, strict=True):
+        assert found == SPINNING[-len(found) :], sample
+        assert found == SPINNING or "[Python stack cut]" in sample.marks(), sample
+    whole = [s for s, found in zip(spinning, names, strict=True) if found == SPINNING]
+    assert total(whole) > 0.9 * total(spinning)
+
+
 def test_samples_are_as_many_as_the_cpu_time_says(busy: Recording) -> None:
     """A second of CPU time, as the program measures it, is 99 samples, and all have the function's name.
 
@@ -76,9 +90,7 @@ def test_samples_are_as_many_as_the_cpu_time_says(busy: Recording) -> None:
     share = min(truth["cpu_ns"] / truth["elapsed_ns"], 1)
     allowed = 0.1 * expected + 5 * math.sqrt(expected * (1 - share))
     assert expected - allowed <= total(samples) <= expected + allowed + truth["stolen"]
-    assert {tuple(name for name, _ in s.python()) for s in samples} == {
-        ("<module>", "main", "spin_on_cpu")
-    }
+    assert_whole_or_cut(samples)
 
 
 def test_other_processes_are_not_sampled(busy: Recording) -> None:
@@ -151,9 +163,8 @@ def test_samples_have_the_names_of_every_interpreter(
     command = app("busy", 500_000_000, "--hold", python=found[0])
     recording = record_in_step(output, *command, environment=environment, options=CPU_SIDE)
     assert recording.truth["version"].startswith(f"{version}.")
-    stacks = {tuple(name for name, _ in s.python()) for s in recording.samples(CPU_SAMPLES)}
-    spinning = {stack for stack in stacks if "spin_on_cpu" in stack}
-    assert spinning == {("<module>", "main", "spin_on_cpu")}
+    samples = recording.samples(CPU_SAMPLES)
+    assert_whole_or_cut([s for s in samples if "spin_on_cpu" in dict(s.python())])
 
 
 def test_nothing_is_taken_that_was_not_asked_for(output: Path, environment: dict[str, str]) -> None:

@@ -3,7 +3,8 @@
     make native && python -m tests.integration.gpu.inject_smoke [init window late]
 
 For each way of switching launch records (OTEL_GPUFLAME_INJECT_API) one program runs, and beside them one without the
-library, all at once. Each line of output is a JSON object; "ok": false says what to look at.
+library, all at once. Then programs that launch at once (inject_smoke_start.py). Each line of output is a JSON object;
+"ok": false says what to look at.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_gpuflame.events.wire_gpu import RECORD, GpuKind, Incomplete, LibraryCounter
+from tests.integration.gpu import inject_smoke_start
 from tests.integration.inject.region import Region
 
 ROOT = Path(__file__).parents[3]
@@ -348,6 +350,7 @@ def main() -> None:
         thread.join()
     for bare in (None, "init"):
         check_bare_init(bare)
+    inject_smoke_start.main()
 
 
 if __name__ == "__main__":

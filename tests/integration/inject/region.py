@@ -148,14 +148,26 @@ class Region:
         self.lend(-1)
         wait_for(lambda: self.state != LibraryState.CAPTURING, "the end of the window")
 
+    def lease_is_over(self) -> bool:
+        """Whether the last lease has run out."""
+        return time.monotonic_ns() > int(self.control["lease_until_ns"][0])
+
+    def peek(self) -> NDArray[np.void]:
+        """The same as `read`, which gives them once more."""
+        return self._copy(int(self.field("records_head")))
+
     def read(self) -> NDArray[np.void]:
         """Copies of the records that were written since the last call."""
         head = int(self.field("records_head"))
-        slots = np.arange(self._tail, head, dtype=np.uint64) % np.uint64(Limit.RECORD_SLOTS)
-        records = self._records[slots.astype(np.int64)].copy()
+        records = self._copy(head)
         self._tail = head
         self.control["records_tail"] = head
         return records
+
+    def _copy(self, head: int) -> NDArray[np.void]:
+        slots = np.arange(self._tail, head, dtype=np.uint64) % np.uint64(Limit.RECORD_SLOTS)
+        copies: NDArray[np.void] = self._records[slots.astype(np.int64)].copy()
+        return copies
 
     def name(self, handle: int) -> str:
         """The kernel's name of a record's `name`."""

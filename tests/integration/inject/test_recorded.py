@@ -56,8 +56,8 @@ class Program:
         return self._answer()
 
     def wait_until_captured(self) -> None:
-        """Until the library records: a lease has been given."""
-        self._running.wait_for(lambda: is_capturing(self.pid), "a window")
+        """Until the library records, and a lease has been given: it may have begun without one."""
+        self._running.wait_for(lambda: is_capturing(self.pid, leased=True), "a window")
 
     def finish_work(self, records: int) -> None:
         """Have the device end its work, and wait until so many records of it are written.
@@ -84,10 +84,12 @@ class Program:
         return answer
 
 
-def is_capturing(pid: int) -> bool:
-    """Whether a process has a region, and records into it."""
+def is_capturing(pid: int, *, leased: bool = False) -> bool:
+    """Whether a process has a region, and records into it; `leased`: for an exporter."""
     try:
-        return Region(pid).state is LibraryState.CAPTURING
+        region = Region(pid)
+        is_awaited = not leased or int(region.control["lease_until_ns"][0]) > 0
+        return is_awaited and region.state is LibraryState.CAPTURING
     except (NoRegionError, OSError):
         return False
 
@@ -184,6 +186,43 @@ def test_each_execution_has_its_launch(variables: dict[str, str], output: Path) 
     assert len(kernels) == 170
     assert (kernels["end_ns"] - kernels["start_ns"] == 20_000).all()
     assert (work["bytes"][work["kind"] != GpuKind.KERNEL] == 4096).all()
+
+
+def test_a_program_that_launches_at_once_has_every_launch(
+    variables: dict[str, str], output: Path
+) -> None:
+    """Before the recorder has found it; it ends as soon as the recorder has."""
+    code = (
+        "import sys; from tests.fakes.cuda_driver import FakeCuda; cuda = FakeCuda()\n"
+        "[cuda.launch('at_once') for _ in range(100)]; cuda.synchronize()\n"
+        "print(flush=True); sys.stdin.read()"
+    )
+    command = record_command(output, sys.executable, "-c", code)
+    with running(command, variables) as recorder:
+        recorder.wait_for(lambda: recorder.stdout.text().count("\n") == 1, "the launches")
+        (pid,) = children_of(recorder.process.pid)
+        region = Region(pid)
+        recorder.wait_for(lambda: int(region.control["lease_until_ns"][0]) > 0, "a lease")
+        assert recorder.process.stdin is not None
+        recorder.process.stdin.close()
+        assert recorder.finish() == 0, recorder.stderr.text()
+    events = read(output)
+    launches = launches_of(events, 0, (1 << 63) - 1)
+    apis, kernels = rows_of(events, GpuKind.API), rows_of(events, GpuKind.KERNEL)
+    begin, end = of(events, ExecutionsBegin)[0], of(events, ExecutionsEnd)[0]
+    assert len(launches) == 100
+    assert begin.time_ns <= launches["start_ns"][0]
+    # A machine that stood still for the 3 s of the first window has launches after it.
+    inside = launches[launches["end_ns"] <= end.time_ns]
+    assert len(inside) > 0
+    assert_one_to_one(apis[: len(inside)], inside)
+    assert len(kernels) >= len(inside)
+
+
+def children_of(pid: int) -> list[int]:
+    """Processes that it has started."""
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in text.split()]
 
 
 def test_names_and_devices_come_before_what_refers_to_them(

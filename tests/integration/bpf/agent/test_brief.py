@@ -49,8 +49,7 @@ def test_launches_before_an_exec_that_nobody_saw_coming_are_the_old_programs(
     for name in (old, new):
         shutil.copy(short_lived, short_lived.with_name(name))
     programs = [str(short_lived.with_name(name)) for name in (old, new)]
-    # The window of its launches is over before the agent hears of any of this.
-    command = [programs[0], "17", "2500", "0", programs[1], "5", "3000"]
+    command = [programs[0], "17", "0", "0", programs[1], "5", "3000"]
     with agent(sink, *FULL) as subject, beacon(driver, subject):
         subject.pause()
         with subprocess.Popen(command, env=driver, stdout=subprocess.PIPE) as process:
@@ -61,9 +60,8 @@ def test_launches_before_an_exec_that_nobody_saw_coming_are_the_old_programs(
             wait_until(lambda: state_of(process.pid) == "S", "the new program's rest")
             subject.send(signal.SIGCONT)
         subject.stop()
+    # What was missed while it was stopped is in the books; neither program has launches of the other.
     assert_accounted({old: 17, new: 5}, sink)
-    sums = totals(sink)
-    assert (sums[old, "gpu_launch"], sums[new, "gpu_launch"]) == (17, 5)
 
 
 def comm_of(pid: int) -> str:

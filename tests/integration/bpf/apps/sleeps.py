@@ -41,8 +41,12 @@ def switches() -> int:
     return usage.ru_nvcsw + usage.ru_nivcsw
 
 
-def run(function: Callable[[list[int]], int], truth: dict[str, Any]) -> None:
+def run(
+    function: Callable[[list[int]], int], truth: dict[str, Any], ready: threading.Barrier
+) -> None:
     """Run one of the two and note what it did."""
+    ready.wait()
+    ready.wait()
     durations_ns: list[int] = []
     switches_before, cpu_before_ns = switches(), time.thread_time_ns()
     line = function(durations_ns)
@@ -56,16 +60,19 @@ def run(function: Callable[[list[int]], int], truth: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Print the truth of both threads."""
+    """Print the truth of both threads, which have run for a while when they begin: new ones may have no frames yet."""
     truth: dict[str, Any] = {"pid": os.getpid(), "long_ns": int(LONG_S * 1e9)}
-    if "--hold" in sys.argv:
-        steps.hold()
+    ready = threading.Barrier(3)
     threads = [
-        threading.Thread(target=run, args=(function, truth))
+        threading.Thread(target=run, args=(function, truth, ready))
         for function in (sleep_long, sleep_briefly)
     ]
     for thread in threads:
         thread.start()
+    ready.wait()
+    if "--hold" in sys.argv:
+        steps.hold()
+    ready.wait()
     for thread in threads:
         thread.join()
     steps.tell(truth)

@@ -36,7 +36,7 @@ QUEUE: Final = 1_024
 """Launches that a stream takes before it holds the next one back."""
 EVENTS: Final = 3
 """A program records the same few again and again."""
-DEVICE: Final = 0
+DEVICE: Final = 2
 NONE: Final = 0
 """No kernel."""
 

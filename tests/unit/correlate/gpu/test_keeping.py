@@ -13,6 +13,7 @@ from otel_gpuflame.correlate.gpu.rows import JOINED, JoinedArray
 from otel_gpuflame.correlate.gpu.unknown import Unknown
 from otel_gpuflame.events import wire
 from otel_gpuflame.events.attributions import Leaf
+from otel_gpuflame.events.executions import ExecutionsEnd
 from otel_gpuflame.events.frames import ProcessKey
 from otel_gpuflame.events.records import CallArray
 from tests.unit.correlate.gpu.traffic import OTHER, PROCESS, call
@@ -47,6 +48,17 @@ def test_a_backlog_gives_out_what_is_due() -> None:
     assert backlog.take_rows(25).dtype == wire.CALL
     assert backlog.take_rows(100)["start_ns"].tolist() == [30, 40]
     assert backlog.last_ns() == 0
+
+
+@pytest.mark.parametrize(
+    "at", [(1, 2, 5, 6), (5, 1, 6, 2), (1, 6, 2, 5), (6, 5, 2, 1), (1, 5, 2, 6)]
+)
+def test_a_batch_may_be_due_in_part(at: tuple[int, ...]) -> None:
+    """What is due goes and the rest stays, in whatever order they are in."""
+    backlog = Backlog(wire.CALL)
+    add(backlog, 0, *at)
+    assert backlog.take_rows(3)["start_ns"].tolist() == [each for each in at if each <= 3]
+    assert backlog.take_rows(9)["start_ns"].tolist() == [each for each in at if each > 3]
 
 
 def test_a_backlog_forgets_one_process_only() -> None:
@@ -134,8 +146,8 @@ def test_a_process_that_begins_again_has_a_new_interval() -> None:
 def test_unknown_times_hold_where_they_were_said_to() -> None:
     """For all devices, for one, or for those of a process; times that touch become one."""
     unknown = Unknown()
-    unknown.add_submissions(10, 20)
-    unknown.add_submissions(30, 40)
+    unknown.add_submissions(np.array([20, 10], np.uint64))
+    unknown.add_submissions(np.array([30, 40], np.uint64))
     unknown.add(5, 6, Leaf.UNKNOWN_INCOMPLETE, PROCESS)
     unknown.add(7, 8, Leaf.UNKNOWN_INCOMPLETE, 3)
     second = 1_000_000_000
@@ -150,7 +162,29 @@ def test_unknown_times_hold_where_they_were_said_to() -> None:
 def test_a_process_is_unknown_until_it_is_captured_again() -> None:
     """From when its capture ended until it goes on, or ends itself."""
     unknown = Unknown()
-    unknown.stop(PROCESS, 10)
+    unknown.end(ExecutionsEnd(PROCESS, 10), 0, 5, goes_on=True)
     assert unknown.on(0, {PROCESS})["end_ns"].tolist() == [FOREVER]
     unknown.go_on(PROCESS, 50)
     assert unknown.on(0, {PROCESS})["end_ns"].tolist() == [50]
+
+
+@pytest.mark.parametrize(
+    ("incomplete", "since"), [("ring_full", 3), ("not_flushed", 7), ("process_ended", 7)]
+)
+def test_an_incomplete_interval_is_unknown_from_where_it_may_be(
+    incomplete: str, since: int
+) -> None:
+    """From its begin, or from where it was cut off; who has ended uses no device any more."""
+    unknown = Unknown()
+    unknown.end(ExecutionsEnd(PROCESS, 10, incomplete), 3, 7, goes_on=True)
+    rows = unknown.on(0, {PROCESS})
+    assert rows[0].tolist() == (since, 10, 0, Leaf.UNKNOWN_INCOMPLETE)
+    assert (len(rows) == 2) == (incomplete != "process_ended")
+
+
+def test_submissions_far_apart_do_not_fill_the_time_between() -> None:
+    """A second after a submission the device is not taken to be at work for it any more, in one batch or in two."""
+    second = 1_000_000_000
+    unknown = Unknown()
+    unknown.add_submissions(np.array([0, 5 * second], np.uint64))
+    assert unknown.on(0, set())["end_ns"].tolist() == [second, 6 * second]

@@ -113,5 +113,6 @@ def test_repeated_rows_are_those_that_equal_an_earlier_one() -> None:
 def test_contains_tells_which_values_occur() -> None:
     """Also where nothing occurs, or nothing is asked."""
     assert contains(keys(1, 5, 9, 3), keys(9, 2, 5)).tolist() == [False, True, True, False]
+    assert contains(keys(20, 5, 20, 3), keys(*range(4, 90))).tolist() == [True, True, True, False]
     assert contains(keys(1), keys()).tolist() == [False]
     assert contains(keys(), keys(1)).tolist() == []
