@@ -178,8 +178,13 @@ class Aggregator:
                 groups = group(*kernel_columns(part[selected]))
                 window.kernels.add(self._known.resolve(groups))
 
+    @_take.register
+    def _(self, event: ExecutionsEnd) -> None:
+        if event.incomplete:
+            reason = event.incomplete.replace("_", " ")
+            self.ledger.remarks[f"times of a process's executions are incomplete: {reason}"] += 1
+
     @_take.register(ExecutionsBegin)
-    @_take.register(ExecutionsEnd)
     @_take.register(ExecutionWatermark)
     @_take.register(DeviceMetrics)
     def _(self, event: Event) -> None:

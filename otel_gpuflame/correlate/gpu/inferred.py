@@ -6,7 +6,8 @@ A stage before the correlator: events go through as they are, and records of lau
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Set
+from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 from typing import Final
 
@@ -38,6 +39,11 @@ from otel_gpuflame.events.records import (
 from otel_gpuflame.events.wire import CallFlag, Kind
 from otel_gpuflame.events.wire_gpu import GpuKind
 
+KERNELS_MISSING: Final = "kernels_missing"
+"""Seen once in six processes on an H200, where capture began while the program created its context: CUPTI recorded
+copies and synchronisations, not a single kernel, and said that nothing was lost."""
+_MANY: Final = 16
+"""Launches of kernels, of which one at least should have been executed; a few may all be captured into a graph."""
 MAX_WAITING: Final = 1 << 20
 """Launches, and executions, of a process that wait for each other; older ones are let go."""
 _STEP_NS: Final = 100_000_000
@@ -77,6 +83,9 @@ class _Process:
     """The program called nothing before `begin_ns`: if it then takes its time, it was creating its context."""
     end_ns: int = _FOREVER
     """Executions of later launches are not delivered."""
+    launches: int = 0
+    kernels: int = 0
+    has_ended: bool = False
 
 
 class InferredLaunches:
@@ -131,6 +140,7 @@ class InferredLaunches:
         for key, process in self._processes.items():
             rows = _of(key, event.rows)
             kinds = rows["kind"]
+            process.kernels += int(np.count_nonzero(kinds == GpuKind.KERNEL))
             process.recorded.append(rows["correlation_id"][kinds == GpuKind.API])
             process.executions += _parts(rows.take(np.flatnonzero(_KIND_OF[kinds] != 0)))
             if not process.is_anchored:
@@ -167,14 +177,20 @@ class InferredLaunches:
         if process is not None:
             # Calls before the end may still come.
             process.end_ns, process.complete_ns = event.time_ns, _FOREVER
+            if process.launches >= _MANY and not process.kernels and not event.incomplete:
+                return [replace(event, incomplete=KERNELS_MISSING)]
         return [event]
 
     @_take.register
     def _(self, event: ProcessesEnded) -> list[Event]:
-        gone = set(event.processes) - self._processes.keys()
+        for key in set(event.processes) & self._processes.keys():
+            self._processes[key].has_ended = True
+        self._forget_names(set(event.processes) - self._processes.keys())
+        return [event]
+
+    def _forget_names(self, gone: Set[ProcessKey]) -> None:
         if gone:
             self._names = {key: value for key, value in self._names.items() if key[0] not in gone}
-        return [event]
 
     def _infer_due(self) -> list[Event]:
         found = []
@@ -186,7 +202,10 @@ class InferredLaunches:
         events = _events(found)
         over = [k for k, p in self._processes.items() if p.end_ns + _STEP_NS <= self._calls_ns]
         for key in over:
-            events += self._close(key, self._processes.pop(key))
+            process = self._processes.pop(key)
+            events += self._close(key, process)
+            if process.has_ended:
+                self._forget_names({key})
         return events
 
     def _close(self, key: ProcessKey, process: _Process) -> list[Event]:
@@ -265,6 +284,7 @@ def _of(key: ProcessKey, rows: NDArray[np.void]) -> NDArray[np.void]:
 
 def _add_calls(process: _Process, rows: CallArray) -> None:
     is_launch = IS_SUBMISSION[rows["kind"]]
+    process.launches += int(np.count_nonzero(rows["kind"] == Kind.LAUNCH))
     process.calls += _parts(rows.take(np.flatnonzero(is_launch)))
     if not process.is_anchored:
         process.waits += _parts(rows.take(np.flatnonzero(~is_launch)))

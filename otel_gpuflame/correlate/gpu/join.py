@@ -232,15 +232,14 @@ class Join:
         before, kept = self._last_calls, self._kept_calls
         pool = concatenate([kept, before.rows, *(part.rows for part in parts)], wire.CALL)
         numbers = np.concatenate((before.number, numbers_of(parts)))
-        claimed = np.zeros(len(numbers), np.bool_)
-        claimed[: len(before.claimed)] = before.claimed
-        calls = Calls(pool[len(kept) :], numbers, claimed)
+        kinds = pool["kind"][len(kept) + len(before.free) :]
+        free = np.concatenate((before.free, IS_SUBMISSION[kinds]))
+        calls = Calls(pool[len(kept) :], numbers, free)
         starts_ns = np.concatenate((before.rows["start_ns"].astype(np.int64), due_of(parts)))
         last = claim_calls(launches, calls, starts_ns, len(kept))
         self._last_calls = take(calls, last)
-        without = IS_SUBMISSION[calls.rows["kind"]] & ~claimed
-        without[last] = False
-        self.counts.launches_without_record += int(np.count_nonzero(without))
+        free[last] = False
+        self.counts.launches_without_record += int(np.count_nonzero(free))
         return launches, pool
 
     def _count(self, reasons: NDArray[np.uint8]) -> None:

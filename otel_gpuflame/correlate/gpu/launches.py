@@ -44,11 +44,11 @@ def take(table: Table, places: Positions) -> Table:
 
 @dataclass(slots=True)
 class Calls:
-    """Calls of the driver library; `claimed` ones are those of a launch already."""
+    """Calls of the driver library; `free` ones may be those of a launch, and are not yet."""
 
     rows: CallArray
     number: Numbers
-    claimed: Mask
+    free: Mask
 
 
 @dataclass(slots=True)
@@ -114,18 +114,20 @@ def claim_calls(launches: Launches, calls: Calls, starts_ns: Times, first: int) 
     """
     rows = calls.rows
     without = np.flatnonzero(launches.call < 0)
-    ends_ns = rows["end_ns"].astype(np.int64)
-    returned = ((rows["flags"] & CallFlag.RETURNED) != 0) & (ends_ns >= starts_ns)
+    until_ns = np.full(len(rows), _NEVER)
+    returned = np.flatnonzero(rows["flags"] & CallFlag.RETURNED)
+    ends_ns = rows["end_ns"][returned].astype(np.int64)
+    until_ns[returned] = np.where(ends_ns >= starts_ns[returned], ends_ns, _NEVER)
     claims = claim(
         (launches.thread.take(without), launches.begin_ns.take(without)),
         (thread_keys(rows, calls.number), starts_ns),
-        np.where(returned, ends_ns, _NEVER),
-        IS_SUBMISSION[rows["kind"]] & ~calls.claimed,
+        until_ns,
+        calls.free,
     )
     has = np.flatnonzero(claims.call >= 0)
     claimed = claims.call[has]
     launches.call[without[has]] = claimed + first
-    calls.claimed[claimed] = True
+    calls.free[claimed] = False
     return claims.last
 
 

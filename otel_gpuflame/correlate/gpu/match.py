@@ -47,7 +47,7 @@ def claim(
     threads = _distinct(calls[0])
     base_ns = int(calls[1].min())
     call_number = _numbers(threads, calls[0])
-    call_places = _composite(call_number, calls[1], base_ns)
+    call_places = _composite(call_number, len(threads), calls[1], base_ns)
     call_order, call_places = _sorted(call_number, call_places, len(threads))
     ends = np.flatnonzero(np.diff(call_number[call_order], append=len(threads)))
     claims = Claims(found, call_order[ends])
@@ -55,7 +55,7 @@ def claim(
         return claims
     record_number = _numbers(threads, records[0])
     is_known = threads[record_number] == records[0]
-    places = _composite(record_number, records[1], base_ns)
+    places = _composite(record_number, len(threads), records[1], base_ns)
     order, places = _sorted(record_number, places, len(threads))
     position = np.searchsorted(call_places, places, side="right") - 1
     call = call_order[position]
@@ -145,10 +145,10 @@ def _numbers(distinct: Keys, keys: Keys) -> Positions:
     return np.minimum(np.searchsorted(distinct, keys), len(distinct) - 1)
 
 
-def _composite(number: Positions, times_ns: Times, base_ns: int) -> NDArray[np.int64]:
+def _composite(number: Positions, distinct: int, times_ns: Times, base_ns: int) -> Times:
     """One word that sorts by number, then time. Times out of range are put at its ends: they belong to nothing."""
-    offset = np.clip(times_ns, base_ns, base_ns + (1 << _TIME_BITS) - 1) - base_ns
-    return (number.astype(np.int64) << _TIME_BITS) | offset
+    offset: Times = np.clip(times_ns, base_ns, base_ns + (1 << _TIME_BITS) - 1) - base_ns
+    return offset if distinct == 1 else (number.astype(np.int64) << _TIME_BITS) | offset
 
 
 def _sorted(

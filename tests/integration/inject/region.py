@@ -27,7 +27,7 @@ from otel_gpuflame.events.wire_gpu import (
 )
 
 NS_PER_S = 1_000_000_000
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 """How long something may take that must happen; only a broken library uses it up."""
 
 LEASE_S = 9.0

@@ -14,7 +14,7 @@ from tests.fakes.build import build_fakes, fake_environment
 from tests.integration.inject.region import Region
 
 HERE = Path(__file__).parent
-FINISHED_S = 30.0
+FINISHED_S = 300.0
 
 
 def environment(library: Path, *, cupti: bool = True, **settings: str) -> dict[str, str]:

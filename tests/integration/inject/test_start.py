@@ -315,9 +315,9 @@ def test_a_window_that_was_opened_while_a_context_was_made_is_opened_again(
             region.open_window(1)
             gate.touch()
             target = Session(process)
-            target.do("launch_many", count=COUNT)
+            target.do("launch_many", kernel="early", count=COUNT)
             is_second = is_opened_again(region)
-            target.do("launch_many", count=COUNT)
+            target.do("launch_many", kernel="later", count=COUNT)
             target.do("synchronize")
             region.close_window()
             records = region.read()
@@ -327,8 +327,10 @@ def test_a_window_that_was_opened_while_a_context_was_made_is_opened_again(
     closed = of_kind(records, GpuKind.WINDOW_CLOSE)
     assert closed["detail"].tolist() == [Incomplete.NEW_CONTEXT, Incomplete.COMPLETE]
     assert of_kind(records, GpuKind.WINDOW_OPEN)["correlation_id"].tolist() == [1, 1]
-    second = records[np.flatnonzero(records["kind"] == GpuKind.WINDOW_OPEN)[1] :]
-    assert len(of_kind(second, GpuKind.KERNEL)) == COUNT
+    first_end = np.flatnonzero(records["kind"] == GpuKind.WINDOW_CLOSE)[0]
+    assert len(of_kind(records[:first_end], GpuKind.KERNEL)) == 0
+    names = [region.name(int(h)) for h in of_kind(records[first_end:], GpuKind.KERNEL)["name"]]
+    assert names.count("later") == COUNT
 
 
 def test_a_window_from_the_start_has_kernels_of_every_context(

@@ -215,3 +215,21 @@ def test_without_executions_events_pass_as_they_are() -> None:
     stage = InferredLaunches()
     assert [stage.feed(event) for event in events] == [[event] for event in events]
     assert stage.finish() == []
+
+
+@pytest.mark.parametrize(
+    ("launched_kernels", "executed_kernels", "incomplete"),
+    [(20, 20, ""), (20, 0, "kernels_missing"), (3, 0, "")],
+)
+def test_a_window_without_any_kernel_is_not_complete(
+    launched_kernels: int, executed_kernels: int, incomplete: str
+) -> None:
+    """CUPTI may record copies only, and say that nothing is missing; a few launches may all be captured."""
+    calls, works = program("a" * launched_kernels)
+    stage = InferredLaunches()
+    events: list[Event] = [names(), ExecutionsBegin(PROCESS, BEGIN_NS), Calls(joined(calls))]
+    events += [Executions(rows) for rows in works[:executed_kernels]]
+    for event in events:
+        stage.feed(event)
+    (end,) = stage.feed(ExecutionsEnd(PROCESS, FIRST_NS + MS))
+    assert end == ExecutionsEnd(PROCESS, FIRST_NS + MS, incomplete)
