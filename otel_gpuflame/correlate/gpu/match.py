@@ -20,6 +20,7 @@ Positions: TypeAlias = NDArray[np.intp]
 _TIME_BITS: Final = 43
 """2.4 hours: nothing that is compared here lies further apart, but for wrong times."""
 _RADIX_FROM: Final = 1 << 16
+_SAMPLED: Final = 16
 _FEW: Final = 8
 """Where fewer than one in so many is asked for, it is cheaper to sort what is asked for than all that there is."""
 _DENSE: Final = 8
@@ -49,8 +50,8 @@ def claim(
     call_number = _numbers(threads, calls[0])
     call_places = _composite(call_number, len(threads), calls[1], base_ns)
     call_order, call_places = _sorted(call_number, call_places, len(threads))
-    ends = np.flatnonzero(np.diff(call_number[call_order], append=len(threads)))
-    claims = Claims(found, call_order[ends])
+    ends = np.flatnonzero((call_places[1:] ^ call_places[:-1]) >> _TIME_BITS)
+    claims = Claims(found, call_order[np.append(ends, len(call_order) - 1)])
     if not len(found):
         return claims
     record_number = _numbers(threads, records[0])
@@ -59,9 +60,11 @@ def claim(
     order, places = _sorted(record_number, places, len(threads))
     position = np.searchsorted(call_places, places, side="right") - 1
     call = call_order[position]
+    begin_ns = records[1][order]
     is_inside = is_known[order] & (position >= 0) & is_free[call]
-    is_inside &= call_number[call] == record_number[order]
-    is_inside &= (calls[1][call] <= records[1][order]) & (records[1][order] <= until_ns[call])
+    # Of the same thread; and not before all calls, whose place is that of the first.
+    is_inside &= (call_places[position] ^ places) >> _TIME_BITS == 0
+    is_inside &= (begin_ns >= base_ns) & (begin_ns <= until_ns[call])
     inside = np.flatnonzero(is_inside)
     candidates = position[inside]
     first = np.ones(len(inside), np.bool_)
@@ -135,7 +138,9 @@ def contains(values: Keys, among: Keys) -> Mask:
 
 
 def _distinct(keys: Keys) -> Keys:
-    return keys[:1] if bool((keys == keys[0]).all()) else np.unique(keys)
+    """The distinct keys, sorted: mostly few, that all occur among some of the rows."""
+    some = np.unique(keys[::_SAMPLED])
+    return some if bool((some[_numbers(some, keys)] == keys).all()) else np.unique(keys)
 
 
 def _numbers(distinct: Keys, keys: Keys) -> Positions:
@@ -147,7 +152,8 @@ def _numbers(distinct: Keys, keys: Keys) -> Positions:
 
 def _composite(number: Positions, distinct: int, times_ns: Times, base_ns: int) -> Times:
     """One word that sorts by number, then time. Times out of range are put at its ends: they belong to nothing."""
-    offset: Times = np.clip(times_ns, base_ns, base_ns + (1 << _TIME_BITS) - 1) - base_ns
+    offset: Times = times_ns - base_ns
+    np.minimum(np.maximum(offset, 0, out=offset), (1 << _TIME_BITS) - 1, out=offset)
     return offset if distinct == 1 else (number.astype(np.int64) << _TIME_BITS) | offset
 
 

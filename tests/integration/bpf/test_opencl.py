@@ -99,8 +99,10 @@ def test_opencl_waits_are_on_the_python_line_that_waits(waits: Recording) -> Non
     """clFinish, clWaitForEvents and blocking copies are waits on their lines; other copies are none."""
     lines = waits.truth["lines"]
     blamed = {
-        (function, sample.frames[-2].name)
+        (function, frame.name)
         for sample in waits.samples(GPU_WAIT)
+        for frame in sample.frames
+        if frame.kind is FrameKind.GPU_API
         for function, line in sample.python()
         if lines.get(function) == line
     }

@@ -43,6 +43,11 @@ def attempts() -> Iterator[int]:
     raise TimeoutError(f"none of {ATTEMPTS} programs was in time for its first window")
 
 
+def wait_until_dormant(region: Region) -> None:
+    """Until the window is closed."""
+    wait_for(lambda: region.state == LibraryState.DORMANT, "the end of the window")
+
+
 def is_in_time(records: NDArray[np.void], launched: dict[str, Any]) -> bool:
     """Whether what was launched was launched before the window closed."""
     closed = of_kind(records, GpuKind.WINDOW_CLOSE)["start_ns"]
@@ -135,19 +140,21 @@ def test_a_lease_that_ends_closes_the_window_that_it_has_carried_on(library: Pat
 
 def test_an_exporter_that_came_and_went_closes_the_window(library: Path) -> None:
     """Before the library has looked even once: its lease is over, and none is waited for."""
-    with starting(library) as target:
-        region = target.region()
-        region.control["generation"] = 1
-        region.lend(-1)
-        wait_for(lambda: region.state == LibraryState.DORMANT, "the end of the window")
-        assert len(of_kind(region.read(), GpuKind.WINDOW_CLOSE)) == 1
+    for _ in attempts():
+        with starting(library) as target:
+            region = target.region()
+            region.lend(-1, generation=1)
+            wait_until_dormant(region)
+            (opened,), (closed,) = (of_kind(region.peek(), kind) for kind in MARKS)
+        if closed["start_ns"] - opened["end_ns"] < 2_900_000_000:
+            break
 
 
 def test_without_an_exporter_the_window_ends_by_itself(library: Path) -> None:
     """After as long as a lease; then the library is as dormant as any, and the first lease is for a new window."""
     with starting(library) as target:
         region = target.region()
-        wait_for(lambda: region.state == LibraryState.DORMANT, "the end of the window")
+        wait_until_dormant(region)
         (opened,), (closed,) = (of_kind(region.peek(), kind) for kind in MARKS)
         assert closed["start_ns"] - opened["end_ns"] >= 2_900_000_000
         assert closed["detail"] == Incomplete.COMPLETE
@@ -180,7 +187,7 @@ def test_a_killed_exporter_ends_the_window_that_it_has_carried_on(library: Path)
             assert exporter.stdout.readline() == b"lent\n"
             exporter.kill()
         region = target.region()
-        wait_for(lambda: region.state == LibraryState.DORMANT, "the lease's end")
+        wait_until_dormant(region)
         region.read()
         region.open_window(2)
         target.do("launch_many", count=COUNT)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_gpuflame.correlate.gpu.correlator import GIVE_UP_NS, GRACE_NS, GpuCorrelator
@@ -56,6 +56,8 @@ from tests.unit.correlate.gpu.traffic import (
 )
 
 SECOND_NS = 1000 * MS
+SLOW = [HealthCheck.too_slow]
+"""A loaded machine makes examples slowly, which says nothing about them."""
 
 
 def run(events: Iterable[Event], correlator: GpuCorrelator | None = None) -> list[Event]:
@@ -424,7 +426,7 @@ def true_total_ns(events: Iterable[Event]) -> int:
     return int((rows["end_ns"] - rows["start_ns"]).sum())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30, deadline=None, suppress_health_check=SLOW)
 @given(programs(), st.lists(st.tuples(Faults, st.integers(0, 1000)), max_size=8))
 def test_nothing_is_lost_or_counted_twice(program: Program, faults: list[tuple[str, int]]) -> None:
     """Whatever is missing, doubled or wrong: kernel time is exact, waits keep their time, the books balance."""
@@ -445,7 +447,7 @@ def test_nothing_is_lost_or_counted_twice(program: Program, faults: list[tuple[s
     assert correlator.counts.pending == 0
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20, deadline=None, suppress_health_check=SLOW)
 @given(
     programs(),
     st.lists(st.tuples(Faults, st.integers(0, 1000)), max_size=4),
@@ -462,7 +464,7 @@ def test_batches_make_no_difference(
     assert times_of_watermarks(out) == times_of_watermarks(again)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20, deadline=None, suppress_health_check=SLOW)
 @given(programs(), st.randoms(use_true_random=False))
 def test_order_within_a_round_makes_no_difference(program: Program, random: Any) -> None:
     """Executions before their launches, records before probes: what comes out is the same."""
