@@ -26,11 +26,19 @@ static uint64_t find_room(void)
 	return unread < OGF_GPU_RECORD_SLOTS ? OGF_GPU_RECORD_SLOTS - unread : 0;
 }
 
+/* The last slot is kept for a window's end: a ring that is full says so. */
+static uint64_t kept_for_others(const struct ogf_gpu_record *record)
+{
+	return record->kind == OGF_GPU_WINDOW_CLOSE ? 0 : 1;
+}
+
 void ogf_ring_write(const struct ogf_gpu_record *record)
 {
-	if (room == 0)
+	const uint64_t kept = kept_for_others(record);
+
+	if (room <= kept)
 		room = find_room();
-	if (room == 0) {
+	if (room <= kept) {
 		ogf_count(OGF_GPU_COUNT_RING_FULL, 1);
 		return;
 	}

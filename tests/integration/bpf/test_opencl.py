@@ -102,7 +102,7 @@ def test_opencl_waits_are_on_the_python_line_that_waits(waits: Recording) -> Non
         (function, frame.name)
         for sample in waits.samples(GPU_WAIT)
         for frame in sample.frames
-        if frame.kind is FrameKind.GPU_API
+        if frame.name.startswith("cl")
         for function, line in sample.python()
         if lines.get(function) == line
     }

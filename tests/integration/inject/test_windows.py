@@ -69,13 +69,14 @@ def test_the_worker_takes_no_signal(library: Path) -> None:
 
 
 def worker_of(pid: int) -> Path:
-    """The library's thread in a process."""
-    (worker,) = (
-        task
-        for task in Path(f"/proc/{pid}/task").iterdir()
-        if (task / "comm").read_text() == "otel_gpuflame\n"
-    )
-    return worker
+    """The library's thread in a process, once it has given itself its name."""
+
+    def named() -> list[Path]:
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        return [task for task in tasks if (task / "comm").read_text() == "otel_gpuflame\n"]
+
+    wait_for(lambda: len(named()) == 1, "the worker")
+    return named()[0]
 
 
 def is_asleep(task: Path) -> bool:
@@ -203,6 +204,8 @@ def test_a_full_ring_drops_and_counts(library: Path) -> None:
         region.close_window()
         records = region.read()
         assert len(records) == Limit.RECORD_SLOTS == region.counter(LibraryCounter.WRITTEN)
+        assert records[-1]["kind"] == GpuKind.WINDOW_CLOSE
+        assert records[-1]["detail"] != Incomplete.COMPLETE
         region.open_window(2)
         target.do("launch_many", count=10)
         target.do("synchronize")
