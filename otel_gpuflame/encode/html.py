@@ -54,7 +54,9 @@ _API_MODULE: Final = re.compile(
     r"lib(cuda|cudart|OpenCL|nvidia-opencl|pocl|amdocl64|igdrcl|amdhip64|ze_loader)\b"
 )
 _API_NAME: Final = re.compile(r"(cu|cuda|cl|hip|ze)[A-Z]\w*$")
-_LOSS_MARK: Final = re.compile(r"\[(lost|no stack|no launch|no sample|unknown|not sampled)\b|\[.* cut\]$")
+_LOSS_MARK: Final = re.compile(
+    r"\[(lost|no stack|no launch|no sample|unknown|not sampled)\b|\[.* cut\]$"
+)
 
 _Item = TypeVar("_Item")
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
