@@ -17,9 +17,9 @@ from opentelemetry.sdk._logs.export import (
 
 from otel_gpuflame import __version__
 from otel_gpuflame.export.options import OtlpOptions
+from otel_gpuflame.export.sdk_arguments import grpc_arguments, http_arguments
 from otel_gpuflame.export.sdk_watch import Reasons, Watch
 from otel_gpuflame.export.self_telemetry import agent_resource
-from otel_gpuflame.export.tls import client_certificate, trusted_certificates
 from otel_gpuflame.findings.model import Finding
 
 EVENT_NAME: Final = "gpu.finding"
@@ -136,12 +136,9 @@ def _exporter(options: OtlpOptions, watch: Watch) -> LogRecordExporter:
 
 
 def _grpc_exporter(options: OtlpOptions, watch: Watch) -> LogRecordExporter:
-    import grpc  # noqa: PLC0415
     from opentelemetry.exporter.otlp.proto.grpc._log_exporter import (  # noqa: PLC0415
         OTLPLogExporter,
     )
-
-    from otel_gpuflame.export.grpc import channel_credentials  # noqa: PLC0415
 
     class Exporter(OTLPLogExporter):
         def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
@@ -149,19 +146,10 @@ def _grpc_exporter(options: OtlpOptions, watch: Watch) -> LogRecordExporter:
             watch.note(is_success=result is LogRecordExportResult.SUCCESS)
             return result
 
-    compression = grpc.Compression.Gzip if options.compression == "gzip" else None
-    return Exporter(
-        endpoint=options.endpoint,
-        insecure=options.plaintext,
-        credentials=None if options.plaintext else channel_credentials(options),
-        headers=options.headers,
-        timeout=options.timeout_s,
-        compression=compression or grpc.Compression.NoCompression,
-    )
+    return Exporter(**grpc_arguments(options))
 
 
 def _http_exporter(options: OtlpOptions, watch: Watch) -> LogRecordExporter:
-    from opentelemetry.exporter.otlp.proto.http import Compression  # noqa: PLC0415
     from opentelemetry.exporter.otlp.proto.http._log_exporter import (  # noqa: PLC0415
         OTLPLogExporter,
     )
@@ -172,17 +160,4 @@ def _http_exporter(options: OtlpOptions, watch: Watch) -> LogRecordExporter:
             watch.note(is_success=result is LogRecordExportResult.SUCCESS)
             return result
 
-    # The SDK would find out at the first export.
-    trusted_certificates(options)
-    client_certificate(options)
-    return Exporter(
-        endpoint=options.endpoint,
-        certificate_file=options.certificate_file or None,
-        client_key_file=options.client_key_file or None,
-        client_certificate_file=options.client_certificate_file or None,
-        headers=dict(options.headers),
-        timeout=options.timeout_s,
-        compression=Compression.Gzip
-        if options.compression == "gzip"
-        else Compression.NoCompression,
-    )
+    return Exporter(**http_arguments(options))

@@ -24,9 +24,9 @@ from opentelemetry.sdk.resources import Resource
 from otel_gpuflame import __version__
 from otel_gpuflame.export.agent_snapshot import AgentSnapshot
 from otel_gpuflame.export.options import OtlpOptions, SelfTelemetryOptions
+from otel_gpuflame.export.sdk_arguments import grpc_arguments, http_arguments
 from otel_gpuflame.export.sdk_watch import Reasons, Watch
 from otel_gpuflame.export.self_metrics import OVERHEAD, register
-from otel_gpuflame.export.tls import client_certificate, trusted_certificates
 
 logger = logging.getLogger(__name__)
 
@@ -111,12 +111,9 @@ def _exporter(options: OtlpOptions, snapshot: Snapshot, watch: Watch) -> MetricE
 
 
 def _grpc_exporter(options: OtlpOptions, snapshot: Snapshot, watch: Watch) -> MetricExporter:
-    import grpc  # noqa: PLC0415
     from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import (  # noqa: PLC0415
         OTLPMetricExporter,
     )
-
-    from otel_gpuflame.export.grpc import channel_credentials  # noqa: PLC0415
 
     class Exporter(OTLPMetricExporter):
         def export(
@@ -127,19 +124,10 @@ def _grpc_exporter(options: OtlpOptions, snapshot: Snapshot, watch: Watch) -> Me
             watch.note(is_success=result is MetricExportResult.SUCCESS)
             return result
 
-    compression = grpc.Compression.Gzip if options.compression == "gzip" else None
-    return Exporter(
-        endpoint=options.endpoint,
-        insecure=options.plaintext,
-        credentials=None if options.plaintext else channel_credentials(options),
-        headers=options.headers,
-        timeout=options.timeout_s,
-        compression=compression or grpc.Compression.NoCompression,
-    )
+    return Exporter(**grpc_arguments(options))
 
 
 def _http_exporter(options: OtlpOptions, snapshot: Snapshot, watch: Watch) -> MetricExporter:
-    from opentelemetry.exporter.otlp.proto.http import Compression  # noqa: PLC0415
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import (  # noqa: PLC0415
         OTLPMetricExporter,
     )
@@ -153,17 +141,4 @@ def _http_exporter(options: OtlpOptions, snapshot: Snapshot, watch: Watch) -> Me
             watch.note(is_success=result is MetricExportResult.SUCCESS)
             return result
 
-    # The SDK would find out at the first export.
-    trusted_certificates(options)
-    client_certificate(options)
-    return Exporter(
-        endpoint=options.endpoint,
-        certificate_file=options.certificate_file or None,
-        client_key_file=options.client_key_file or None,
-        client_certificate_file=options.client_certificate_file or None,
-        headers=dict(options.headers),
-        timeout=options.timeout_s,
-        compression=Compression.Gzip
-        if options.compression == "gzip"
-        else Compression.NoCompression,
-    )
+    return Exporter(**http_arguments(options))

@@ -44,15 +44,19 @@ static void enable(bool on)
 			ogf_cupti.cuptiActivityEnableDriverApi(call, on);
 }
 
+/*
+ * Left enabled between windows, launch records end up in the buffers of whoever registers next: Kineto then complains
+ * on the program's stderr about one that it never gave (measured with torch 2.11).
+ */
 static enum ogf_launch_records mode_from_environment(void)
 {
 	const char *text = getenv("OTEL_GPUFLAME_INJECT_API");
 
 	if (text && strcmp(text, "late") == 0)
 		return OGF_LAUNCHES_LATE;
-	if (text && strcmp(text, "window") == 0)
-		return OGF_LAUNCHES_IN_WINDOWS;
-	return OGF_LAUNCHES_ALWAYS;
+	if (text && strcmp(text, "init") == 0)
+		return OGF_LAUNCHES_ALWAYS;
+	return OGF_LAUNCHES_IN_WINDOWS;
 }
 
 /* In InitializeInjection, before cuInit ends. */
