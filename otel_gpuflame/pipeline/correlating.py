@@ -49,6 +49,7 @@ def note_inferred(ledger: Ledger, counts: Mapping[str, int]) -> None:
     texts = {
         "inferred": "launches that CUPTI did not record, found by the order of calls",
         "without_execution": "launches without an execution: captured into a graph, or not recorded",
+        "ambiguous": "executions that could be of more than one launch by the order of calls, or of none",
         "evicted": "launches or executions that waited for each other too long",
     }
     for name, text in texts.items():

@@ -17,7 +17,17 @@ from otel_gpuflame.events.executions import (
     ExecutionWatermark,
     name_handle,
 )
-from otel_gpuflame.events.records import CallArray, Calls, Event, HandleName, Names, Watermark
+from otel_gpuflame.events.frames import ProcessKey
+from otel_gpuflame.events.records import (
+    CallArray,
+    Calls,
+    Event,
+    HandleName,
+    LossCount,
+    Names,
+    SourceCounters,
+    Watermark,
+)
 from otel_gpuflame.events.wire_gpu import GpuKind
 from tests.unit.correlate.gpu.traffic import PROCESS, SECOND, THREAD, call, executed, launched
 
@@ -72,10 +82,10 @@ def run(events: Iterable[Event]) -> tuple[dict[int, tuple[int, int]], InferredLa
 
 
 def program(text: str, *, first_id: int = 9) -> tuple[list[CallArray], list[ExecutionArray]]:
-    """A launch each 10 µs, by two threads in turn; each runs 5 µs later. Ids count other calls too."""
+    """A launch each 100 µs, by two threads in turn; each runs 5 µs later. Ids count other calls too."""
     calls, works = [], []
     for index, letter in enumerate(text):
-        at = FIRST_NS + 10_000 * index
+        at = FIRST_NS + 100_000 * index
         calls.append(launch(letter, at, (THREAD, SECOND)[index % 2]))
         works.append(execution(letter, (first_id + 3 * index) % (1 << 32), at + 5_000))
     return calls, works
@@ -109,7 +119,7 @@ def test_each_launch_gets_its_record(size: int, executions_first: bool) -> None:
             Executions(joined(works[begin : begin + size])),
         ]
         events += reversed(both) if executions_first else both
-        done_ns = FIRST_NS + 10_000 * (begin + size)
+        done_ns = FIRST_NS + 100_000 * (begin + size)
         events += [ExecutionWatermark(PROCESS, done_ns), Watermark(done_ns)]
     found, stage = run(events)
     assert found == expected(calls, works)
@@ -156,7 +166,7 @@ def test_a_window_in_the_middle_begins_at_a_synchronisation() -> None:
     before = [launch("a", BEGIN_NS + 1_000), launch("b", BEGIN_NS + 2_000)]
     ran_before = [execution("a", 16, BEGIN_NS + 11_000), execution("b", 19, BEGIN_NS + 12_000)]
     wait = call(2, BEGIN_NS + 3_000, BEGIN_NS + 20_000, "cuStreamSynchronize")
-    sync = executed(22, BEGIN_NS + 4_000, BEGIN_NS + 19_000, kind=GpuKind.SYNC)
+    sync = executed(22, BEGIN_NS + 4_000, BEGIN_NS + 19_000, kind=GpuKind.SYNC, detail=3)
     after = [launch("a", BEGIN_NS + 30_000), launch("b", BEGIN_NS + 31_000)]
     ran_after = [execution("a", 25, BEGIN_NS + 32_000), execution("b", 28, BEGIN_NS + 34_000)]
     found, _ = run(
@@ -233,3 +243,51 @@ def test_a_window_without_any_kernel_is_not_complete(
         stage.feed(event)
     (end,) = stage.feed(ExecutionsEnd(PROCESS, FIRST_NS + MS))
     assert end == ExecutionsEnd(PROCESS, FIRST_NS + MS, incomplete)
+
+
+def test_a_lost_call_stops_pairing_until_both_sides_agree_again() -> None:
+    """A lost launch would shift all of its kernel by one: nothing is said before the next synchronisation."""
+    calls, works = program("aaaaaa")
+    lost = SourceCounters(FIRST_NS, (LossCount("launch", "ring_full", 1),))
+    after_ns = FIRST_NS + 10 * MS
+    wait = call(2, after_ns, after_ns + 50_000, "cuStreamSynchronize")
+    sync = executed(1_000, after_ns + 10_000, after_ns + 40_000, kind=GpuKind.SYNC, detail=3)
+    later, ran_later = [launch("a", after_ns + MS)], [execution("a", 1_010, after_ns + MS + 5_000)]
+    found, stage = run(
+        [
+            names(),
+            ExecutionsBegin(PROCESS, BEGIN_NS),
+            Calls(joined(calls[1:])),
+            Executions(joined(works)),
+            lost,
+            ExecutionWatermark(PROCESS, FIRST_NS + 120 * MS),
+            Watermark(FIRST_NS + 5 * MS),
+            Calls(joined([wait, *later])),
+            Executions(joined([sync, *ran_later])),
+            Watermark(FIRST_NS + 120 * MS),
+        ]
+    )
+    assert found == expected(later, ran_later)
+    assert stage.counts["ambiguous"] == len(works)
+
+
+def test_a_program_that_ran_before_is_not_taken_for_one_that_begins() -> None:
+    """Its earlier calls were seen while another program was followed: executions of them may still come."""
+    other = ProcessKey(900, 9)
+    earlier = [launch("a", BEGIN_NS - 5 * MS)]
+    calls = [launch("a", BEGIN_NS + 20 * MS), launch("a", BEGIN_NS + 21 * MS)]
+    backlog = [execution("a", 10, BEGIN_NS + 22 * MS), execution("a", 13, BEGIN_NS + 23 * MS)]
+    found, _ = run(
+        [
+            names(),
+            ExecutionsBegin(other, BEGIN_NS - 100 * MS),
+            Calls(joined(earlier)),
+            ExecutionsBegin(PROCESS, BEGIN_NS),
+            Calls(joined(calls)),
+            Executions(joined(backlog)),
+            ExecutionWatermark(PROCESS, BEGIN_NS + 200 * MS),
+            ExecutionWatermark(other, BEGIN_NS + 200 * MS),
+            Watermark(BEGIN_NS + 200 * MS),
+        ]
+    )
+    assert found == {}
