@@ -45,6 +45,7 @@ class Incomplete(IntEnum):
     NOT_FLUSHED = 5
     REFUSED = 6
     NEW_CONTEXT = 7
+    NOT_TIMED = 8
 
 
 class LibraryState(IntEnum):

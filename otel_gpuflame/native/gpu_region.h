@@ -48,6 +48,7 @@ enum ogf_gpu_incomplete {
 	OGF_GPU_NOT_FLUSHED = 5,   /* some work had not ended when capture had to */
 	OGF_GPU_REFUSED = 6,       /* CUPTI would not record */
 	OGF_GPU_NEW_CONTEXT = 7,   /* a context may have been in the making while recording was switched on */
+	OGF_GPU_NOT_TIMED = 8,     /* OpenCL: queues without profiling had commands, too */
 };
 
 enum ogf_gpu_state {

@@ -22,8 +22,8 @@ from otel_gpuflame.events.wire_gpu import Limit
 _HEAD_BYTES: Final = 2 * Limit.PAGE_BYTES
 _MAGIC: Final = 0x0031555047464F67
 """OGF_GPU_MAGIC; a number of 64 bits that BTF has no room for."""
-_MAX_SLOTS: Final = 1 << 20
-_MAX_NAMES_BYTES: Final = 16 << 20
+_MAX_SLOTS: Final = int(Limit.RECORD_SLOTS)
+_MAX_NAMES_BYTES: Final = int(Limit.NAMES_BYTES)
 
 RecordArray = NDArray[np.void]
 """Structured array of `wire_gpu.RECORD`."""

@@ -62,12 +62,14 @@ static void describe(int ordinal)
 /* The driver answers only when cuInit has ended, in whatever thread that runs. */
 bool ogf_devices_describe(void)
 {
-	static bool described;
+	static bool resolved, described;
 	int count = 0;
 
 	if (described)
 		return true;
-	if ((!driver.count && !resolve()) || driver.count(&count) != 0)
+	/* Not by driver.count: a driver that lacks a later function has that one. */
+	resolved = resolved || resolve();
+	if (!resolved || driver.count(&count) != 0)
 		return false;
 	if (count > OGF_GPU_MAX_DEVICES)
 		count = OGF_GPU_MAX_DEVICES;

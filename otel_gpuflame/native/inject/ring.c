@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The ring of records, and the totals. One writer: the worker. Only no_buffer is counted elsewhere. */
+/* The ring of records, and the totals. One writer: the worker. Buffers, and those that were not given, are counted elsewhere. */
 #include "inject.h"
 #include "ring.h"
 

@@ -8,7 +8,7 @@
 #include "layer.h"
 
 enum {
-	SLOTS = 1 << 14, /* 2 MiB, touched where used */
+	SLOTS = 1 << 14, /* 6 MiB, touched where used */
 	STAGES = 4,
 	STAGE_CLAIMED = 1,
 	STAGE_READY = 2,
@@ -25,12 +25,38 @@ static struct slot *slots;
 static _Atomic uint64_t claimed;
 static _Atomic uint64_t given_back;
 static atomic_bool is_wanted;
+static atomic_bool is_left;
+static atomic_bool has_untimed;
 
-void ogf_commands_want(bool wanted)
+bool ogf_commands_want(bool wanted)
 {
 	if (wanted && !slots)
 		slots = ogf_reserve(SLOTS * sizeof(*slots));
+	if (wanted)
+		atomic_store(&is_left, false);
 	atomic_store_explicit(&is_wanted, wanted && slots, memory_order_release);
+	return slots;
+}
+
+void ogf_commands_leave(void)
+{
+	atomic_store(&is_left, true);
+}
+
+bool ogf_commands_are_wanted(void)
+{
+	return atomic_load_explicit(&is_wanted, memory_order_acquire) &&
+	       !atomic_load_explicit(&ogf_inert, memory_order_relaxed);
+}
+
+void ogf_command_note_untimed(void)
+{
+	atomic_store_explicit(&has_untimed, true, memory_order_relaxed);
+}
+
+bool ogf_commands_take_untimed(void)
+{
+	return atomic_exchange_explicit(&has_untimed, false, memory_order_relaxed);
 }
 
 static struct slot *claim(void)
@@ -38,7 +64,8 @@ static struct slot *claim(void)
 	uint64_t number = atomic_load_explicit(&claimed, memory_order_relaxed);
 
 	do {
-		if (number - atomic_load_explicit(&given_back, memory_order_acquire) >= SLOTS) {
+		/* Signed: `number` may be older than what has been given back; then the exchange fails. */
+		if ((int64_t)(number - atomic_load_explicit(&given_back, memory_order_acquire)) >= SLOTS) {
 			ogf_count(OGF_GPU_COUNT_NO_BUFFER, 1);
 			return NULL;
 		}
@@ -50,12 +77,8 @@ static struct slot *claim(void)
 
 struct ogf_cl_command *ogf_command_begin(void)
 {
-	struct slot *slot;
+	struct slot *slot = claim();
 
-	if (!atomic_load_explicit(&is_wanted, memory_order_acquire) ||
-	    atomic_load_explicit(&ogf_inert, memory_order_relaxed))
-		return NULL;
-	slot = claim();
 	if (!slot)
 		return NULL;
 	/* After the claim: whoever saw no claim at time t knows that no command began before t. */
@@ -67,9 +90,16 @@ struct ogf_cl_command *ogf_command_begin(void)
 void ogf_command_end(struct ogf_cl_command *command, bool took)
 {
 	struct slot *slot = (struct slot *)((char *)command - offsetof(struct slot, command));
+	const uint64_t first = slot->number * STAGES;
+	uint64_t ready = first + STAGE_READY;
 
-	atomic_store_explicit(&slot->turn, slot->number * STAGES + (took ? STAGE_READY : STAGE_OVER),
-			      memory_order_release);
+	atomic_store(&slot->turn, took ? ready : first + STAGE_OVER);
+	/* Either the last sweep of the window saw that it was ready, or it is seen here that the window is over. */
+	if (took && atomic_load(&is_left) &&
+	    atomic_compare_exchange_strong(&slot->turn, &ready, first + STAGE_CLAIMED)) {
+		ogf_command_release(command);
+		atomic_store(&slot->turn, first + STAGE_OVER);
+	}
 }
 
 static void give_back(uint64_t until)
@@ -111,10 +141,12 @@ uint64_t ogf_commands_sweep(bool (*finish)(struct ogf_cl_command *command, uint3
 		return now_ns;
 	for (uint64_t number = atomic_load_explicit(&given_back, memory_order_relaxed); number < until; number++) {
 		struct slot *slot = &slots[number % SLOTS];
+		uint64_t ready = number * STAGES + STAGE_READY;
 
-		if (atomic_load_explicit(&slot->turn, memory_order_acquire) == number * STAGES + STAGE_READY &&
-		    finish(&slot->command, (uint32_t)number + 1))
-			atomic_store_explicit(&slot->turn, number * STAGES + STAGE_OVER, memory_order_release);
+		if (atomic_compare_exchange_strong(&slot->turn, &ready, number * STAGES + STAGE_CLAIMED))
+			atomic_store(&slot->turn,
+				     number * STAGES +
+					     (finish(&slot->command, (uint32_t)number + 1) ? STAGE_OVER : STAGE_READY));
 	}
 	give_back(until);
 	return earliest_ns(until, now_ns);

@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What the loader calls: the layer's own two functions, and the enqueues that it stands in front of. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
 
 #include "layer.h"
+
+/* glibc 2.34 moved these into libc: see context.c. */
+#if defined(__GLIBC__) && defined(__x86_64__)
+__asm__(".symver dlopen, dlopen@GLIBC_2.2.5");
+__asm__(".symver dladdr, dladdr@GLIBC_2.2.5");
+#endif
 
 typedef int32_t (*nd_range_fn)(void *queue, void *kernel, uint32_t dimensions, const size_t *offset,
 			       const size_t *global, const size_t *local, uint32_t wait_count, void *const *waits,
@@ -40,26 +48,31 @@ static void *queue_handle(void *queue, uint32_t name)
 	return value;
 }
 
-static bool has_times(void *queue)
+static uint64_t properties_of(void *queue)
 {
 	uint64_t properties = 0;
 
 	((ogf_cl_get_info)ogf_cl_next(OGF_CL_GET_COMMAND_QUEUE_INFO))(queue, OGF_CL_QUEUE_PROPERTIES,
 								      sizeof(properties), &properties, NULL);
-	return properties & OGF_CL_QUEUE_PROFILING_ENABLE;
+	return properties;
 }
 
 /* NULL: not to be recorded. */
 static struct ogf_cl_command *begin(void *queue, enum ogf_gpu_kind kind, uint16_t detail, uint64_t bytes)
 {
-	struct ogf_cl_command *command = ogf_command_begin();
+	struct ogf_cl_command *command;
+	uint64_t properties;
 
-	if (!command)
+	if (!ogf_commands_are_wanted())
 		return NULL;
-	if (!has_times(queue)) {
-		ogf_command_end(command, false);
+	properties = properties_of(queue);
+	if (!(properties & OGF_CL_QUEUE_PROFILING_ENABLE)) {
+		ogf_command_note_untimed();
 		return NULL;
 	}
+	command = ogf_command_begin();
+	if (!command)
+		return NULL;
 	command->thread_pointer = (uint64_t)(uintptr_t)pthread_self();
 	command->queue = queue;
 	command->context = queue_handle(queue, OGF_CL_QUEUE_CONTEXT);
@@ -67,7 +80,8 @@ static struct ogf_cl_command *begin(void *queue, enum ogf_gpu_kind kind, uint16_
 	command->kind = (uint8_t)kind;
 	command->detail = detail;
 	command->bytes = bytes;
-	command->kernel = NULL;
+	command->out_of_order = properties & OGF_CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE;
+	command->name[0] = '\0';
 	command->event = NULL;
 	memset(command->global, 0, sizeof(command->global));
 	memset(command->local, 0, sizeof(command->local));
@@ -109,8 +123,9 @@ static int32_t nd_range(void *queue, void *kernel, uint32_t dimensions, const si
 		return next(queue, kernel, dimensions, offset, global, local, wait_count, waits, event);
 	result = next(queue, kernel, dimensions, offset, global, local, wait_count, waits, event_of(command, event));
 	if (result == OGF_CL_SUCCESS) {
-		command->kernel = kernel;
-		((ogf_cl_reference)ogf_cl_next(OGF_CL_RETAIN_KERNEL))(kernel);
+		if (((ogf_cl_get_info)ogf_cl_next(OGF_CL_GET_KERNEL_INFO))(kernel, OGF_CL_KERNEL_FUNCTION_NAME,
+									   sizeof(command->name), command->name, NULL))
+			command->name[0] = '\0';
 		for (uint32_t i = 0; i < 3; i++) {
 			command->global[i] = size_of(global, i, dimensions);
 			command->local[i] = size_of(local, i, dimensions);
@@ -202,15 +217,31 @@ static void stand_before(enum ogf_cl_function function, void *ours)
 		own_table[function] = ours;
 }
 
-/* A loader whose table ends before a function that we need is left alone: the layer then passes everything on. */
+/* Whatever we may call later must stay mapped, also when the program closes its loader. */
+static void pin(const void *function)
+{
+	Dl_info where;
+
+	if (function && dladdr(function, &where) && where.dli_fname)
+		dlopen(where.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+/*
+ * A loader whose table ends before a function that we need is left alone: the layer then passes everything on. A second
+ * loader in the process is refused: our tables belong to the first.
+ */
 OGF_EXPORT int32_t clInitLayer(uint32_t count, void *const *target, uint32_t *count_ret, void *const **table_ret)
 {
-	if (!target || !count_ret || !table_ret)
+	static atomic_flag called = ATOMIC_FLAG_INIT;
+
+	if (!target || !count_ret || !table_ret || atomic_flag_test_and_set(&called))
 		return OGF_CL_INVALID_VALUE;
 	if (count > OGF_CL_MAX_FUNCTIONS)
 		count = OGF_CL_MAX_FUNCTIONS;
 	memcpy(next_table, target, count * sizeof(*target));
 	memcpy(own_table, target, count * sizeof(*target));
+	for (uint32_t i = 0; i < count; i++)
+		pin(target[i]);
 	if (count > OGF_CL_ENQUEUE_FILL_BUFFER && ogf_cl_start()) {
 		stand_before(OGF_CL_ENQUEUE_ND_RANGE_KERNEL, (void *)nd_range);
 		stand_before(OGF_CL_ENQUEUE_READ_BUFFER, (void *)read_buffer);

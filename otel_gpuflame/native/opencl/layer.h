@@ -4,8 +4,9 @@
  * their queue.
  *
  * Threads of the program, inside an enqueue, claim a slot, and fill it when the driver has taken the command; our one
- * worker asks for the times when the command is over, and writes everything. No lock and no allocation in threads of
- * the program. Memory, ring, names and lease are those of ../inject.
+ * worker asks for the times when the command is over, and writes everything. While a window is open, an enqueue costs
+ * some questions to the driver, and an event where the program wanted none; there is no lock of ours. Memory, ring,
+ * names and lease are those of ../inject.
  */
 #ifndef OGF_OPENCL_LAYER_H
 #define OGF_OPENCL_LAYER_H
@@ -16,6 +17,10 @@
 #include "../inject/inject.h"
 #include "abi.h"
 
+enum {
+	OGF_CL_NAME_BYTES = 256,
+};
+
 /* One enqueued command. Written by the thread that enqueues until it is ready, read by the worker from then on. */
 struct ogf_cl_command {
 	uint64_t start_ns; /* the enqueue, on the CPU */
@@ -25,23 +30,32 @@ struct ogf_cl_command {
 	void *queue;
 	void *context;
 	void *device;
-	void *event;  /* ours to release */
-	void *kernel; /* as well; NULL: not a kernel */
+	void *event; /* ours to release */
+	/* Not the kernel: a program whose kernels somebody holds cannot be built again. Empty: none, or not known. */
+	char name[OGF_CL_NAME_BYTES];
 	uint32_t global[3];
 	uint32_t local[3];
 	uint16_t detail;
 	uint8_t kind; /* enum ogf_gpu_kind */
+	bool out_of_order;
 };
 
 /* layer.c: the function of the driver, or of the next layer. */
 void *ogf_cl_next(enum ogf_cl_function function);
 
 /* commands.c */
-/* A slot, with its start; NULL: nothing is recorded (`wanted`, or no slot is free). */
+bool ogf_commands_are_wanted(void);
+/* A slot, with its start; NULL: none is free. */
 struct ogf_cl_command *ogf_command_begin(void);
 /* `took`: the driver took the command, and everything in the slot is set. Otherwise it is given back. */
 void ogf_command_end(struct ogf_cl_command *command, bool took);
-void ogf_commands_want(bool wanted);
+/* False: there is no memory for it. */
+bool ogf_commands_want(bool wanted);
+/* From here on nobody looks at what becomes ready: whoever enqueued it lets go of it. Until the next window. */
+void ogf_commands_leave(void);
+/* Commands of queues without profiling, which have no times. */
+void ogf_command_note_untimed(void);
+bool ogf_commands_take_untimed(void);
 /*
  * Calls `finish` for each ready command in order of their enqueues, with its correlation id; one for which it says yes
  * is over. Returns the time (now_ns at the latest, taken before) before which no command was enqueued that is not over.
@@ -66,6 +80,9 @@ void ogf_clocks_compare(void);
 
 /* handles.c: small numbers for queues and contexts. */
 uint32_t ogf_handle_number(void *handle);
+
+/* window.c: gives back what a command holds. */
+void ogf_command_release(struct ogf_cl_command *command);
 
 /* entry.c: region, worker, fork and exit. False: nothing will be recorded. */
 bool ogf_cl_start(void);

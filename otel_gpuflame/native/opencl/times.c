@@ -22,6 +22,7 @@ static struct {
 	void *handle;
 	struct bounds now;
 	struct bounds next; /* of the current second only: clocks drift */
+	bool has_timers;
 } devices[OGF_GPU_MAX_DEVICES];
 static uint32_t device_count;
 
@@ -65,11 +66,23 @@ static void describe(uint32_t index, void *device)
 	ret->multiprocessors = units;
 }
 
+/* OpenCL 2.1 and later: in the tables of older drivers there is nothing at that place. "OpenCL 2.1 …" */
+static bool has_timers(void *device)
+{
+	enum { PREFIX = 7, MAJOR = 7, MINOR = 9 };
+	char version[128] = "";
+
+	if (device_info(device, OGF_CL_DEVICE_VERSION, sizeof(version) - 1, version) != OGF_CL_SUCCESS ||
+	    strncmp(version, "OpenCL ", PREFIX) != 0)
+		return false;
+	return version[MAJOR] > '2' || (version[MAJOR] == '2' && version[MINOR] >= '1');
+}
+
 static void compare(uint32_t index)
 {
 	const ogf_cl_timers timers = (ogf_cl_timers)ogf_cl_next(OGF_CL_GET_DEVICE_AND_HOST_TIMER);
 
-	for (int i = 0; timers && i < COMPARISONS; i++) {
+	for (int i = 0; devices[index].has_timers && i < COMPARISONS; i++) {
 		uint64_t device_ns, host_ns;
 		const uint64_t before_ns = ogf_now_ns();
 
@@ -87,6 +100,10 @@ uint8_t ogf_device_index(void *device)
 	if (device_count == OGF_GPU_MAX_DEVICES)
 		return UNKNOWN_DEVICE;
 	devices[device_count].handle = device;
+	devices[device_count].has_timers = ogf_cl_next(OGF_CL_GET_DEVICE_AND_HOST_TIMER) && has_timers(device);
+	/* A part of a device that the program lets go of must not be asked for the time later. */
+	if (devices[device_count].has_timers)
+		((ogf_cl_reference)ogf_cl_next(OGF_CL_RETAIN_DEVICE))(device);
 	describe(device_count, device);
 	compare(device_count);
 	ogf_set_device_count(device_count + 1);

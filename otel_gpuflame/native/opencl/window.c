@@ -39,17 +39,6 @@ static int32_t status_of(void *event)
 	return status;
 }
 
-static uint32_t name_of(void *kernel)
-{
-	char name[OGF_GPU_MAX_NAME_BYTES];
-
-	if (!kernel || ((ogf_cl_get_info)ogf_cl_next(OGF_CL_GET_KERNEL_INFO))(kernel, OGF_CL_KERNEL_FUNCTION_NAME,
-									      sizeof(name), name, NULL))
-		return 0;
-	name[sizeof(name) - 1] = '\0';
-	return ogf_name_intern(name);
-}
-
 static void write_launch(const struct ogf_cl_command *command, const struct ogf_gpu_record *of)
 {
 	struct ogf_gpu_record record = {
@@ -77,7 +66,7 @@ static void write_down(const struct ogf_cl_command *command, uint32_t correlatio
 		.correlation_id = correlation_id,
 		.context_id = ogf_handle_number(command->context),
 		.stream_id = ogf_handle_number(command->queue),
-		.name = name_of(command->kernel),
+		.name = ogf_name_intern(command->name),
 		.detail = command->detail,
 		.device = device,
 		.kind = command->kind,
@@ -93,21 +82,19 @@ static void write_down(const struct ogf_cl_command *command, uint32_t correlatio
 	ogf_ring_write(&record);
 }
 
-static void release(struct ogf_cl_command *command)
+void ogf_command_release(struct ogf_cl_command *command)
 {
 	((ogf_cl_reference)ogf_cl_next(OGF_CL_RELEASE_EVENT))(command->event);
-	if (command->kernel)
-		((ogf_cl_reference)ogf_cl_next(OGF_CL_RELEASE_KERNEL))(command->kernel);
 }
 
 static bool is_over(const struct ogf_cl_command *command)
 {
-	if (is_behind(command->queue))
+	if (!command->out_of_order && is_behind(command->queue))
 		return false;
 	/* Negative: it failed, and has no times. */
 	if (status_of(command->event) <= OGF_CL_COMPLETE)
 		return true;
-	if (window.behind_count < MAX_BEHIND)
+	if (!command->out_of_order && window.behind_count < MAX_BEHIND)
 		window.behind[window.behind_count++] = command->queue;
 	return false;
 }
@@ -127,14 +114,14 @@ static bool finish(struct ogf_cl_command *command, uint32_t correlation_id)
 	if (!is_over(command))
 		return false;
 	write_down(command, correlation_id);
-	release(command);
+	ogf_command_release(command);
 	return true;
 }
 
 static bool let_go(struct ogf_cl_command *command, uint32_t correlation_id)
 {
 	(void)correlation_id;
-	release(command);
+	ogf_command_release(command);
 	return true;
 }
 
@@ -163,7 +150,12 @@ bool ogf_window_open(uint32_t generation)
 	ogf_set_generation(generation);
 	ogf_clocks_compare();
 	window.compared_ns = ogf_now_ns();
-	ogf_commands_want(true);
+	ogf_commands_take_untimed();
+	if (!ogf_commands_want(true)) {
+		write_mark(OGF_GPU_WINDOW_OPEN, begin_ns, OGF_GPU_COMPLETE);
+		write_mark(OGF_GPU_WINDOW_CLOSE, begin_ns, OGF_GPU_REFUSED);
+		return false;
+	}
 	write_mark(OGF_GPU_WINDOW_OPEN, begin_ns, OGF_GPU_COMPLETE);
 	ogf_set_state(OGF_GPU_CAPTURING);
 	return true;
@@ -191,7 +183,9 @@ static enum ogf_gpu_incomplete why_incomplete(void)
 		return OGF_GPU_NO_BUFFER;
 	if (ogf_counted(OGF_GPU_COUNT_RING_FULL) != window.ring_full)
 		return OGF_GPU_RING_FULL;
-	return ogf_commands_are_over() ? OGF_GPU_COMPLETE : OGF_GPU_NOT_FLUSHED;
+	if (!ogf_commands_are_over())
+		return OGF_GPU_NOT_FLUSHED;
+	return ogf_commands_take_untimed() ? OGF_GPU_NOT_TIMED : OGF_GPU_COMPLETE;
 }
 
 /* What has not ended in time runs on without us. */
@@ -202,10 +196,11 @@ void ogf_window_close(bool at_exit)
 
 	ogf_commands_want(false);
 	ogf_window_tick();
-	while (!ogf_commands_are_over() && ogf_now_ns() < until_ns) {
+	while (!ogf_commands_are_over() && ogf_now_ns() < until_ns && !ogf_worker_is_ending()) {
 		ogf_sleep_until(ogf_now_ns() + LAST_COMMANDS_STEP_MS * OGF_NS_PER_MS);
 		ogf_window_tick();
 	}
 	write_mark(OGF_GPU_WINDOW_CLOSE, end_ns, why_incomplete());
+	ogf_commands_leave();
 	ogf_commands_sweep(let_go, end_ns);
 }

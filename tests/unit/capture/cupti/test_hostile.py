@@ -6,6 +6,7 @@ import errno
 import fcntl
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -474,3 +475,20 @@ def test_nothing_is_kept_open_of_what_was_refused_or_is_over() -> None:
         for _ in range(MAX_MALFORMED):
             step(source)
         assert descriptors() == with_writer
+
+
+def test_a_lease_on_the_file_does_not_hold_us_up() -> None:
+    """The kernel would let an opener wait for 45 s until the holder of a lease gives way: it is not opened at all."""
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    memfd = os.memfd_create("otel_gpuflame")
+    os.ftruncate(memfd, 1 << 20)
+    held = os.open(f"/proc/self/fd/{memfd}", os.O_RDONLY)
+    os.close(memfd)
+    try:
+        fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        with pytest.raises(BlockingIOError):
+            find.open_region(f"/proc/self/fd/{held}", os.getpid())
+    finally:
+        fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        os.close(held)
+        signal.signal(signal.SIGIO, before)
