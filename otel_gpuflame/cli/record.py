@@ -84,7 +84,7 @@ Examples:
     "--gpu/--no-gpu",
     default=True,
     show_default=True,
-    help="Also when the GPU executed what it was given (CUDA): a command is started with our library in it, "
+    help="Also when the GPU executed what it was given (CUDA, OpenCL): a command is started with our library in it, "
     "see `otel-gpuflame env`; of a running process only if it was started so.",
 )
 @click.option(

@@ -58,8 +58,7 @@ class NoLaunch(IntEnum):
     """CUPTI recorded no launch with its correlation id."""
     NO_PROBE = 2
     """No probe saw that launch."""
-    DUPLICATE = 3
-    EVICTED = 4
+    EVICTED = 3
     """Too much was waiting for its other half."""
 
 

@@ -123,7 +123,8 @@ def _devices(bundle: Bundle) -> int:
         if profile.sample_type in OF_DEVICES
         for index in set(profile.attributes.tolist())
     }
-    return max(len(used), 1)
+    # Samples without a device are of none in particular.
+    return max(len(used - {""}), 1)
 
 
 def _leaf(bundle: Bundle, stack: int) -> Frame:

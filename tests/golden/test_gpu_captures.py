@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from otel_gpuflame.capture.replay import ReplaySource
-from otel_gpuflame.events import wire
+from otel_gpuflame.correlate.gpu.inferred import InferredLaunches
+from otel_gpuflame.events import apis, wire
 from otel_gpuflame.events.executions import ExecutionArray, Executions
 from otel_gpuflame.events.frames import FrameKind
 from otel_gpuflame.events.records import Calls, Event, Names
@@ -29,6 +30,7 @@ NAMES: Final = ("train", "graph", "inference")
 PROFILED: Final[dict[str, Any]] = json.loads((CAPTURES / "torch_profiler.json").read_text())
 SPIN: Final = "spin_kernel"
 """Launched by the programs before the case begins, to measure the device's clock: not in torch.profiler's counts."""
+LOW_HALF: Final = 0xFFFFFFFF
 
 
 class Recording:
@@ -130,3 +132,40 @@ def test_waits_lose_no_nanosecond_by_being_explained(recording: Recording) -> No
     total = sum(value for _, value in recording.samples(GPU_WAIT))
     # Copies that wait, and launches that are held back, come on top.
     assert total >= certain
+
+
+def test_order_says_what_cupti_recorded() -> None:
+    """Launches found by order alone are those that CUPTI has records of: 200 of 200, and all others besides."""
+    events = Recording("train").events
+    recorded = [_of_kind(e.rows, GpuKind.API) for e in events if isinstance(e, Executions)]
+    stage = InferredLaunches()
+    inferred = []
+    for event in events:
+        if isinstance(event, Executions):
+            rest = event.rows[event.rows["kind"] != GpuKind.API]
+            inferred += stage.feed(Executions(rest))
+        else:
+            inferred += stage.feed(event)
+    inferred += stage.finish()
+    found = {
+        int(row["correlation_id"]): (int(row["thread_pointer"]) & LOW_HALF, int(row["start_ns"]))
+        for event in inferred
+        if isinstance(event, Executions)
+        for row in _of_kind(event.rows, GpuKind.API)
+    }
+    calls = np.concatenate([e.rows for e in events if isinstance(e, Calls)])
+    launches = calls[np.isin(calls["kind"], [int(kind) for kind in apis.SUBMISSIONS])]
+    threads = launches["thread_pointer"] & np.uint64(LOW_HALF)
+    rows = np.concatenate(recorded)
+    assert len(rows) == 200
+    for row in rows:
+        mine = launches[
+            (threads == row["thread_pointer"]) & (launches["start_ns"] <= row["start_ns"])
+        ]
+        truth = (int(row["thread_pointer"]), int(mine["start_ns"].max()))
+        assert found[int(row["correlation_id"])] == truth
+    assert len(found) == len(launches)
+
+
+def _of_kind(rows: ExecutionArray, kind: GpuKind) -> ExecutionArray:
+    return rows[rows["kind"] == kind]
