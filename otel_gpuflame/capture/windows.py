@@ -18,6 +18,8 @@ from otel_gpuflame.events.records import SamplingWindow
 
 logger = logging.getLogger(__name__)
 
+FIRST_WINDOW: Final = "the first window is open: calls are captured from now on"
+
 _PPB: Final = 1_000_000_000
 _FIRST_STRATUM_NS: Final = 2_000_000_000
 """Nothing is known of the costs yet: a short stratum with a small window, to measure."""
@@ -154,6 +156,8 @@ class WindowControl:
             self._at_open = (started_ns, self._probes.costs())
             self._probes.open_window()
             opened_ns = max(plan.open_ns, clock())
+            if self.state.switch_ns == 0:
+                logger.info(FIRST_WINDOW)
             self._note_switch(clock() - started_ns)
             self._is_open = True
         length_ns = max(plan.close_ns - opened_ns, 0)

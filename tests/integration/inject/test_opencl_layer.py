@@ -232,10 +232,16 @@ def test_windows_that_open_and_close_hold_what_was_in_them(program: Callable[...
     capture = Capture(started)
     started.go()
     windows = 1
-    while started.process.poll() is None:
+
+    def has_ended() -> bool:
+        return started.process.poll() is not None
+
+    while not has_ended():
+        before = len(capture.of(Executions))
+        capture.until(lambda before=before: len(capture.of(Executions)) > before or has_ended())
         capture.finish()
         capture.source.begin(time.monotonic_ns())
-        capture.until(lambda: not capture.source.is_idle or started.process.poll() is not None)
+        capture.until(lambda: not capture.source.is_idle or has_ended())
         windows += 1
     started.truth()
     capture.finish()

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from otel_gpuflame.capture.windows import FIRST_WINDOW
 from otel_gpuflame.events import wire
 from tests.fakes.build import FAKES, fake_environment
 from tests.fakes.steps import STAYS
@@ -128,11 +129,13 @@ def memory_kib(pid: int) -> int:
     return int(text.partition("VmRSS:")[2].split()[0])
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class Agent:
     """A running agent."""
 
     running: Running
+    _windows_before: int = 0
+    """How often it had said that its first window was open when it was last switched on."""
 
     @property
     def pid(self) -> int:
@@ -149,9 +152,13 @@ class Agent:
         return sum(link.type == UPROBE and link.path == path for link in links_of(self.pid))
 
     def wait_for_window(self, path: str | Path, links: int = CUDA_WITH_WINDOW) -> None:
-        """Until everything is attached to a file, windowed probes included."""
+        """Until everything is attached to a file, windowed probes included, and to the files of others on this host."""
         self.running.wait_for(
-            lambda: self.entry_links(str(path)) >= links, f"an open window on {path}"
+            lambda: (
+                self.entry_links(str(path)) >= links
+                and self.log.count(FIRST_WINDOW) > self._windows_before
+            ),
+            f"an open window on {path}",
         )
 
     def wait_for_log(self, text: str) -> None:
@@ -160,6 +167,8 @@ class Agent:
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal."""
+        if number is signal.SIGUSR2:
+            self._windows_before = self.log.count(FIRST_WINDOW)
         self.running.process.send_signal(number)
 
     def stop(self) -> None:
