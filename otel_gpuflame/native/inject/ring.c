@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The ring of records, and the totals. One writer: the worker. Buffers, and those that were not given, are counted elsewhere. */
+/* The ring of records, and the totals. One writer: the worker; only buffers are counted in other threads. */
 #include "inject.h"
 #include "ring.h"
 

@@ -99,8 +99,7 @@ static bool is_over(const struct ogf_cl_command *command)
 	return false;
 }
 
-/* Before anything is written: the first enqueue of a program may have compiled its kernel, and says little about
- * clocks. */
+/* Before anything is written: a program's first enqueue may have compiled the kernel, and says little about clocks. */
 static bool compare_clocks(struct ogf_cl_command *command, uint32_t correlation_id)
 {
 	(void)correlation_id;
