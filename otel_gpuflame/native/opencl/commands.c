@@ -112,7 +112,7 @@ static void give_back(uint64_t until)
 	atomic_store_explicit(&given_back, number, memory_order_release);
 }
 
-/* When the first of those began that are not over. All are looked at: threads may lose the CPU between claim and begin. */
+/* When the first of those began that are not over. All are looked at: a thread may lose the CPU before it begins. */
 static uint64_t earliest_ns(uint64_t until, uint64_t otherwise_ns)
 {
 	uint64_t earliest = otherwise_ns;
