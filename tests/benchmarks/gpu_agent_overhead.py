@@ -46,7 +46,7 @@ FAKE: Final = {
     "python": (50,),
 }
 """Launches a step; the compiled one works for so many nanoseconds before each."""
-SHARES: Final = {"direct": 0.22, "rare": 0.46, "window": 0.17, "record": 0.15}
+SHARES: Final = {"direct": 0.15, "rare": 0.6, "window": 0.15, "record": 0.1}
 _START_S: Final = 90.0
 """For loading PyTorch on a slow disk; then the program has failed."""
 _END_S: Final = 30.0
@@ -86,14 +86,20 @@ def measure(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     lines = edges.read_text().splitlines()
     run = Run(parse(lines), read_steps(log))
     if options.raw is not None:
-        np.savez_compressed(options.raw, times_ns=run.steps.times_ns, edges=np.array(lines))
+        np.savez_compressed(
+            options.raw,
+            times_ns=run.steps.times_ns,
+            yardsticks_ns=run.steps.yardsticks_ns,
+            edges=np.array(lines),
+        )
     return {**evaluate(options.workload, [run]), "requests_received": requests}
 
 
 def read_run(path: Path) -> Run:
     """What --raw has written."""
     with np.load(path) as raw:
-        return Run(parse(raw["edges"].tolist()), Steps(raw["times_ns"]))
+        yardsticks_ns = raw.get("yardsticks_ns")
+        return Run(parse(raw["edges"].tolist()), Steps(raw["times_ns"], yardsticks_ns))
 
 
 def command_of(workload: str, log: Path) -> tuple[list[str], dict[str, str]]:
@@ -191,7 +197,7 @@ def _options() -> argparse.Namespace:
     for part in SHARES:
         parser.add_argument(f"--{part}", type=float, help="seconds of this part alone; 0: none")
     parser.add_argument("--direct-on", type=float, default=25.0, help="seconds on in its cycles")
-    parser.add_argument("--block", type=float, default=250.0, help="ms of the blocks at both ends")
+    parser.add_argument("--block", type=float, default=40.0, help="ms of the blocks at both ends")
     parser.add_argument("--warmup", type=float, default=5.0, help="seconds before it begins")
     parser.add_argument("--json", type=Path, help="where to write the report")
     parser.add_argument("--raw", type=Path, help="where to write edges and steps (npz)")

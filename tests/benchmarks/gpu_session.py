@@ -95,7 +95,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="directory for reports")
     parser.add_argument("--workloads", nargs="+", choices=(*GPU, *FAKE))
     parser.add_argument("--fake", action="store_true", help="on the fake driver")
-    parser.add_argument("--block", type=float, default=250.0, help="ms")
+    parser.add_argument("--block", type=float, default=40.0, help="ms")
     parser.add_argument(
         "--load", type=float, default=0.0, help="seconds of --total for agent_load.py"
     )

@@ -29,6 +29,8 @@ class PartSamples:
     switching_ns: list[float] = field(default_factory=list)
     null: list[float] = field(default_factory=list)
     """The same figure between two states that are equal: the off blocks of neighbouring units, halved."""
+    yardstick: list[float] = field(default_factory=list)
+    """The same figure of the processor's speed, for each of `losses`; empty where the program measured none."""
 
     def array(self, name: str) -> Samples:
         """By name of the field."""
@@ -56,6 +58,7 @@ def samples_of(part: str, edges: Iterable[Edge], steps: Steps) -> PartSamples:
                 for role in ("off_before", "on", "off_after")
             )
             samples.losses.append(loss_of_unit(before, on, after))
+            samples.yardstick += _yardstick(unit, steps)
             if {"to on", "to off"} <= unit.keys():
                 samples.switching_ns.append(_switching_ns(unit, (before + after) / 2, on, steps))
         except (ValueError, ZeroDivisionError):
@@ -67,6 +70,16 @@ def samples_of(part: str, edges: Iterable[Edge], steps: Steps) -> PartSamples:
     return samples
 
 
+def _yardstick(unit: Mapping[str, Edge], steps: Steps) -> list[float]:
+    with contextlib.suppress(ValueError):
+        before, on, after = (
+            steps.speed(unit[role]["start_ns"], unit[role]["end_ns"])
+            for role in ("off_before", "on", "off_after")
+        )
+        return [loss_of_unit(before, on, after)]
+    return []
+
+
 def joined(parts: Iterable[PartSamples]) -> PartSamples:
     """Those of several runs."""
     whole = PartSamples()
@@ -74,6 +87,7 @@ def joined(parts: Iterable[PartSamples]) -> PartSamples:
         whole.losses += part.losses
         whole.switching_ns += part.switching_ns
         whole.null += part.null
+        whole.yardstick += part.yardstick
     return whole
 
 

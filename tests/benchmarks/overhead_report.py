@@ -12,6 +12,7 @@ from otel_gpuflame.capture.budget import stratum_length_ns
 from tests.benchmarks.overhead_edges import (
     Choice,
     Edge,
+    PartSamples,
     agent_cpu_cores,
     choice_of,
     direct_losses,
@@ -25,6 +26,7 @@ from tests.benchmarks.paired import (
     Decomposition,
     Interval,
     Samples,
+    adjusted,
     interval_of,
 )
 from tests.benchmarks.step_log import Steps
@@ -32,6 +34,11 @@ from tests.benchmarks.step_log import Steps
 BUDGET: Final = 0.01
 PASSES_AT: Final = 1 - BUDGET
 _PARTS: Final = ("rare", "window", "record")
+_BESIDE: Final = {
+    "null": "off beside off",
+    "yardstick": "yardstick",
+    "adjusted": "adjusted by it",
+}
 _DIRECT: Final = {"direct_settled": True, "direct_whole": False}
 
 
@@ -57,6 +64,9 @@ def evaluate(workload: str, runs: Sequence[Run]) -> dict[str, Any]:
         if found.losses:
             parts[part] = _described(found.array("losses"))
             parts[part]["null"] = _described(found.array("null"))
+            if len(found.yardstick) == len(found.losses):
+                parts[part]["yardstick"] = _described(found.array("yardstick"))
+                parts[part]["adjusted"] = _described(_adjusted(found))
             parts[part]["hits"] = {
                 name: asdict(hits)
                 for name, is_on in (("on", True), ("off", False))
@@ -82,7 +92,7 @@ def evaluate(workload: str, runs: Sequence[Run]) -> dict[str, Any]:
         "killed": any(edge["kind"] == "killed" for edge in edges),
         "load": [edge for edge in edges if edge["kind"] == "load"],
         "steady": _steady(
-            samples["rare"].array("losses"), samples["window"].array("losses"), switching_ns, choice
+            _adjusted(samples["rare"]), _adjusted(samples["window"]), switching_ns, choice
         ),
     }
 
@@ -107,6 +117,10 @@ def _steady(
         "stratum_s": found.stratum_ns / 1e9,
         "passes": ratio.low >= PASSES_AT,
     }
+
+
+def _adjusted(part: PartSamples) -> Samples:
+    return adjusted(part.array("losses"), part.array("yardstick"))
 
 
 def _described(losses: Samples) -> dict[str, Any]:
@@ -142,8 +156,9 @@ def in_words(report: dict[str, Any]) -> str:
             text += f", throughput {_interval(part, 4)}"
         if "median" in part:
             text += f", median {part['median']:.4f}"
-        if "value" in part.get("null", {}):
-            text += f"; off beside off {_interval(part['null'], 4)}"
+        for key, words in _BESIDE.items():
+            if "value" in part.get(key, {}):
+                text += f"; {words} {_interval(part[key], 4)}"
         for state, hits in part.get("hits", {}).items():
             text += f"; {state}: {hits['per_s']:,.0f} hits/s of {hits['program_ns']:,.0f} ns"
         lines.append(text)

@@ -78,6 +78,19 @@ def interval_of_sum(terms: Sequence[Term], *, draws: int = DRAWS) -> Interval:
     return Interval(value, value + float(low), value + float(high))
 
 
+def adjusted(losses: Samples, yardstick: Samples) -> Samples:
+    """Losses less what follows from the processor's own speed, found by regression over units.
+
+    Sound as long as what is compared leaves the yardstick as it is: its own mean must hold 0. Unchanged where there is
+    no yardstick for each loss.
+    """
+    if len(yardstick) != len(losses) or len(losses) < MIN_UNITS or not yardstick.std():
+        return losses
+    slope = np.cov(losses, yardstick)[0, 1] / np.var(yardstick, ddof=1)
+    found: Samples = losses - slope * yardstick
+    return found
+
+
 def interval_of(samples: Samples, *, is_logarithm: bool = True) -> Interval:
     """The mean of one sample a unit."""
     return interval_of_sum([Term(samples, is_logarithm=is_logarithm)])

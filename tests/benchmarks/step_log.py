@@ -23,21 +23,30 @@ class StepWriter:
 
     def __init__(self, path: Path) -> None:
         with path.open("wb+") as file:
-            file.truncate(CAPACITY * _BYTES)
-            self._slots = memoryview(mmap.mmap(file.fileno(), CAPACITY * _BYTES)).cast("q")
+            file.truncate(2 * CAPACITY * _BYTES)
+            self._slots = memoryview(mmap.mmap(file.fileno(), 2 * CAPACITY * _BYTES)).cast("q")
         self._next = 0
+
+    def measured(self, yardstick_ns: int) -> None:
+        """How long a fixed piece of work took in this step, which no probe touches."""
+        self._slots[CAPACITY + self._next] = yardstick_ns
 
     def done(self) -> None:
         """A step is done. Raises IndexError when the file is full."""
+        if self._next == CAPACITY:
+            raise IndexError("the log of steps is full")
         self._slots[self._next] = time.monotonic_ns()
         self._next += 1
 
 
 class Steps:
-    """Times of steps in CLOCK_MONOTONIC nanoseconds, rising."""
+    """Times of steps in CLOCK_MONOTONIC nanoseconds, rising; and of each how long its yardstick took, 0: has none."""
 
-    def __init__(self, times_ns: NDArray[np.int64]) -> None:
+    def __init__(
+        self, times_ns: NDArray[np.int64], yardsticks_ns: NDArray[np.int64] | None = None
+    ) -> None:
         self.times_ns = times_ns
+        self.yardsticks_ns = np.zeros_like(times_ns) if yardsticks_ns is None else yardsticks_ns
         self._numbers = np.arange(len(times_ns), dtype=float)
 
     def between(self, start_ns: int, end_ns: int) -> float:
@@ -51,8 +60,20 @@ class Steps:
         """Steps a nanosecond."""
         return self.between(start_ns, end_ns) / (end_ns - start_ns)
 
+    def speed(self, start_ns: int, end_ns: int) -> float:
+        """Of the processor: one by the median of yardsticks in that time. Raises ValueError where there are none."""
+        first, last = np.searchsorted(self.times_ns, (start_ns, end_ns))
+        found = self.yardsticks_ns[first:last]
+        if not found.all() or not len(found):
+            raise ValueError("the program measured nothing then")
+        return 1 / float(np.median(found))
+
 
 def read_steps(path: Path) -> Steps:
     """What a program has logged so far."""
     slots = np.memmap(path, "<i8", "r")
-    return Steps(np.array(slots[: int(np.searchsorted(slots == 0, True))]))
+    count = int(np.searchsorted(slots[:CAPACITY] == 0, True))
+    yardsticks_ns = slots[CAPACITY : CAPACITY + count] if len(slots) > CAPACITY else None
+    return Steps(
+        np.array(slots[:count]), None if yardsticks_ns is None else np.array(yardsticks_ns)
+    )

@@ -211,3 +211,24 @@ def test_steps_at_the_edges_count_in_part() -> None:
     assert steps.between(50, 175) == pytest.approx(1.25)
     with pytest.raises(ValueError, match="no steps then"):
         steps.between(50, 201)
+
+
+def test_yardsticks_of_a_program_are_read_and_compared(tmp_path: Path) -> None:
+    """A yardstick that takes a tenth longer in the on block is a loss of speed of a tenth, in the file and after it."""
+    writer = StepWriter(tmp_path / "steps")
+    for _ in range(3):
+        writer.measured(10_000)
+        writer.done()
+    logged = read_steps(tmp_path / "steps")
+    assert logged.yardsticks_ns.tolist() == [10_000] * 3
+    program = measured({"rare": 0.01})
+    times_ns = program.steps.times_ns
+    on = [edge for edge in program.edges if edge["kind"] == "block" and edge["role"] == "on"]
+    yardsticks_ns = np.full_like(times_ns, 10_000)
+    for edge in on:
+        inside = (times_ns >= edge["start_ns"]) & (times_ns < edge["end_ns"])
+        yardsticks_ns[inside] = 11_000
+    found = samples_of("rare", program.edges, Steps(times_ns, yardsticks_ns))
+    assert np.exp(found.yardstick) == pytest.approx(1.1, abs=1e-6)
+    assert len(found.yardstick) == len(found.losses)
+    assert not samples_of("rare", program.edges, program.steps).yardstick

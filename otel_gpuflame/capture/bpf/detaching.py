@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-_MAX_THREADS: Final = 16
-"""A capture has up to 20 links, or 134 probes where the kernel takes only one a link."""
+_MAX_THREADS: Final = 64
+"""A capture has some 15 links and one a CPU, or 134 probes where the kernel takes only one a link."""
 
 Detacher = Callable[[], None]
 

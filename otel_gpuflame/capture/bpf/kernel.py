@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_gpuflame.capture.bpf.backend import LoadReport, RingSizes
+from otel_gpuflame.capture.bpf.detaching import detach_together
 from otel_gpuflame.capture.bpf.libbpf import BpfObject, LibbpfError
 from otel_gpuflame.capture.bpf.library import choose_library
 from otel_gpuflame.capture.bpf.maps import CaptureMaps
@@ -49,6 +50,10 @@ class CaptureKernel(CaptureMaps):
 
     def detach(self) -> None:
         """Detach everything; maps and rings stay."""
+        if self.report.uprobe_multi:
+            detach_together([self.uprobes.detach_all, self.object.detach])
+            return
+        # Single uprobes are links of the object too: entries must go before returns.
         self.uprobes.detach_all()
         self.object.detach()
 

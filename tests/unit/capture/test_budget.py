@@ -7,6 +7,7 @@ import pytest
 from otel_gpuflame.capture.budget import (
     MAX_STRATUM_NS,
     MIN_STRATUM_NS,
+    UNSEEN,
     TargetCost,
     choose_duty,
     hit_cost,
@@ -14,9 +15,10 @@ from otel_gpuflame.capture.budget import (
 )
 
 
-def test_cost_is_trap_and_program_over_time() -> None:
-    """10,000 hits in a second at 1 µs each, and 20 ms in programs: 3 %."""
-    assert hit_cost(10_000, 20_000_000, 1_000_000_000, 1_000.0) == pytest.approx(0.03)
+def test_cost_is_trap_and_program_over_time_and_what_nobody_sees() -> None:
+    """10,000 hits in a second at 1 µs each, and 20 ms in programs: 3 %, and a share of that."""
+    assert hit_cost(10_000, 20_000_000, 1_000_000_000, 1_000.0) == pytest.approx(0.03 * UNSEEN)
+    assert UNSEEN > 1
 
 
 def test_no_time_no_cost() -> None:
