@@ -7,7 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from tests.benchmarks.paired import Samples, loss_of_unit
 from tests.benchmarks.step_log import Steps
 
 Edge = Mapping[str, Any]
+_ROLES: Final = ("off_before", "on", "off_after")
 _DIRECT_SETTLE_NS = 4_000_000_000
 """Of an on block: loading, and the first stratum, which only measures."""
 _DIRECT_FLUSH_NS = 1_500_000_000
@@ -29,6 +30,10 @@ class PartSamples:
     switching_ns: list[float] = field(default_factory=list)
     null: list[float] = field(default_factory=list)
     """The same figure between two states that are equal: the off blocks of neighbouring units, halved."""
+    on_steps: list[Samples] = field(default_factory=list)
+    """How long steps took in on blocks, an array for each of `losses`."""
+    off_steps: list[Samples] = field(default_factory=list)
+    """The same of both off blocks."""
     yardstick: list[float] = field(default_factory=list)
     """The same figure of the processor's speed, for each of `losses`; empty where the program measured none."""
 
@@ -50,15 +55,17 @@ def samples_of(part: str, edges: Iterable[Edge], steps: Steps) -> PartSamples:
     samples = PartSamples()
     earlier_off: tuple[float, float] | None = None
     for unit in _units(part, edges).values():
-        if not {"off_before", "on", "off_after"} <= unit.keys():
+        if not set(_ROLES) <= unit.keys():
             continue
         try:
-            before, on, after = (
-                steps.rate(unit[role]["start_ns"], unit[role]["end_ns"])
-                for role in ("off_before", "on", "off_after")
-            )
+            before, on, after = (steps.rate(*_times_ns(unit[role])) for role in _ROLES)
             samples.losses.append(loss_of_unit(before, on, after))
             samples.yardstick += _yardstick(unit, steps)
+            durations = {role: steps.durations(*_times_ns(unit[role])) for role in _ROLES}
+            samples.on_steps.append(durations["on"])
+            samples.off_steps.append(
+                np.concatenate([durations["off_before"], durations["off_after"]])
+            )
             if {"to on", "to off"} <= unit.keys():
                 samples.switching_ns.append(_switching_ns(unit, (before + after) / 2, on, steps))
         except (ValueError, ZeroDivisionError):
@@ -72,12 +79,13 @@ def samples_of(part: str, edges: Iterable[Edge], steps: Steps) -> PartSamples:
 
 def _yardstick(unit: Mapping[str, Edge], steps: Steps) -> list[float]:
     with contextlib.suppress(ValueError):
-        before, on, after = (
-            steps.speed(unit[role]["start_ns"], unit[role]["end_ns"])
-            for role in ("off_before", "on", "off_after")
-        )
+        before, on, after = (steps.speed(*_times_ns(unit[role])) for role in _ROLES)
         return [loss_of_unit(before, on, after)]
     return []
+
+
+def _times_ns(edge: Edge) -> tuple[int, int]:
+    return edge["start_ns"], edge["end_ns"]
 
 
 def joined(parts: Iterable[PartSamples]) -> PartSamples:
@@ -88,6 +96,8 @@ def joined(parts: Iterable[PartSamples]) -> PartSamples:
         whole.switching_ns += part.switching_ns
         whole.null += part.null
         whole.yardstick += part.yardstick
+        whole.on_steps += part.on_steps
+        whole.off_steps += part.off_steps
     return whole
 
 
@@ -112,6 +122,19 @@ def _switching_ns(unit: Mapping[str, Edge], off: float, on: float, steps: Steps)
         lost_ns += (end_ns - start_ns) - steps.between(start_ns, end_ns) / off
         lost_ns += (guard_ns - end_ns) - steps.between(end_ns, guard_ns) / rate_after
     return lost_ns
+
+
+def system_calls_of(edges: Iterable[Edge]) -> Samples:
+    """Share of the program's time that tracepoints of system calls cost: its calls a second times ns a call."""
+    return np.array(
+        [
+            told["per_s"] * added_ns / 1e9
+            for told in edges
+            if told["kind"] == "system_calls"
+            for added_ns in told["added_ns"]
+        ],
+        float,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,9 +20,11 @@ from otel_gpuflame.profile.aggregate import AggregateOptions, Aggregator
 from tests.benchmarks.overhead_blocks import NS, Blocks, HostOptions, Sending, tell
 from tests.benchmarks.overhead_direct import Direct
 from tests.benchmarks.switched_capture import SwitchedCapture
+from tests.benchmarks.system_call_cost import added_ns, calls_per_s
 
 AGENT_STEP_NS: Final = 100_000_000
 AGENT_POLL_NS: Final = 10_000_000
+SYSTEM_CALL_ROUNDS: Final = 12
 RECORD_STEP_NS: Final = 50_000_000
 """As in pipeline/agent.py and pipeline/recording.py."""
 
@@ -45,6 +47,15 @@ def agent_parts(options: HostOptions) -> None:
         tell_load(capture)
         take([capture.start_event()])
         _warm_up(capture, take)
+        capture.settle()
+        if options.rare_s > 0:
+            tell(
+                "system_calls",
+                per_s=calls_per_s(options.pid, 1.0),
+                added_ns=added_ns(
+                    capture.attach_tracepoints, capture.detach_tracepoints, SYSTEM_CALL_ROUNDS
+                ),
+            )
         capture.detach()
         rare = Blocks("rare", capture, take, step_ns=AGENT_STEP_NS)
         rare.drain()
@@ -124,6 +135,7 @@ def record_part(options: HostOptions) -> None:
         take([capture.start_event()])
         blocks = Blocks("record", capture, take, step_ns=RECORD_STEP_NS)
         _capture(capture, take, NS)
+        capture.settle()
         capture.detach()
         blocks.drain()
         blocks.run(options.record_s, options.block_ns, (capture.attach, capture.detach))

@@ -8,9 +8,9 @@ the mean of ratios would be above 1 between two equal states. Their mean becomes
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 DRAWS: Final = 10_000
 MIN_UNITS: Final = 5
 """Fewer say nothing about their own spread."""
+QUANTILES: Final = (0.1, 0.2, 0.3, 0.4, 0.5)
+"""Of the durations of steps."""
 _LOW, _HIGH = 2.5, 97.5
 # Two-sided 95 % of Student's distribution over 1.96, by 1 / degrees of freedom: interpolated, exact to 1 %.
 _WIDER_AT: Final = (0.0, 1 / 120, 1 / 60, 1 / 30, 1 / 20, 1 / 10, 1 / 6, 1 / 4)
@@ -39,6 +41,16 @@ class Interval:
         return Interval(1 - self.value, 1 - self.high, 1 - self.low)
 
 
+class Summand(Protocol):
+    """A part of a sum, known from units."""
+
+    def found(self) -> float:
+        """Its estimate. Raises ValueError with fewer than MIN_UNITS."""
+
+    def deviations(self, draws: int, generator: np.random.Generator) -> Samples:
+        """How far estimates from units drawn with replacement lie from it, widened: shape (draws,)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Term:
     """One summand: the mean of `samples`, one a unit, times `weight`, which is no random number."""
@@ -48,9 +60,53 @@ class Term:
     is_logarithm: bool = True
     """Samples are those of `loss_of_unit`: their mean counts as the share that it means."""
 
-    def of_means(self, means: Samples) -> Samples:
-        """Summands for means of samples."""
+    def found(self) -> float:
+        """See Summand."""
+        _require(len(self.samples))
+        return float(self._of_means(np.mean(self.samples, keepdims=True))[0])
+
+    def deviations(self, draws: int, generator: np.random.Generator) -> Samples:
+        """See Summand."""
+        drawn = self._of_means(_means(self.samples, draws, generator))
+        return _widening(len(self.samples)) * (drawn - self.found())
+
+    def _of_means(self, means: Samples) -> Samples:
         return self.weight * (-np.expm1(-means) if self.is_logarithm else means)
+
+
+@dataclass(frozen=True, slots=True)
+class TypicalTerm:
+    """One summand: by how much longer typical steps take in `on` blocks than in `off` blocks, times `weight`.
+
+    Steps are typical up to the median: whatever else the machine does makes steps longer, by up to twice, and hardly
+    ever shorter. The figure is the mean over QUANTILES of the logarithm of the ratio, of steps of all units together;
+    a cost that not every step has (a sample in six) shifts them by its mean. What makes a few steps much longer is not
+    in it.
+    """
+
+    on: Sequence[Samples]
+    """Durations of steps, an array a unit."""
+    off: Sequence[Samples]
+    weight: float = 1.0
+
+    def found(self) -> float:
+        """See Summand."""
+        _require(len(self.on))
+        return self._of(np.arange(len(self.on)))
+
+    def deviations(self, draws: int, generator: np.random.Generator) -> Samples:
+        """See Summand."""
+        count = len(self.on)
+        chosen = generator.integers(0, count, (draws, count))
+        drawn = np.array([self._of(units) for units in chosen])
+        return _widening(count) * (drawn - self.found())
+
+    def _of(self, units: NDArray[np.int64]) -> float:
+        on, off = (
+            np.quantile(np.concatenate([steps[unit] for unit in units]), QUANTILES)
+            for steps in (self.on, self.off)
+        )
+        return self.weight * -math.expm1(-float(np.log(on / off).mean()))
 
 
 def loss_of_unit(off_before: float, on: float, off_after: float) -> float:
@@ -58,22 +114,15 @@ def loss_of_unit(off_before: float, on: float, off_after: float) -> float:
     return math.log((off_before + off_after) / (2 * on))
 
 
-def interval_of_sum(terms: Sequence[Term], *, draws: int = DRAWS) -> Interval:
-    """The sum of all terms' means times their weights: bootstrap over units, each term's by itself.
+def interval_of_sum(terms: Sequence[Summand], *, draws: int = DRAWS) -> Interval:
+    """The sum of all terms: bootstrap over units, each term's by itself.
 
     Deviations are widened as Student's distribution is wider than the normal one, and by √(n / (n - 1)): the bootstrap
     alone covers too little below some 50 units. Raises ValueError with fewer than MIN_UNITS in a term.
     """
     generator = np.random.default_rng(0)
-    value, deviations = 0.0, np.zeros(draws)
-    for term in terms:
-        count = len(term.samples)
-        if count < MIN_UNITS:
-            raise ValueError(f"{count} units are too few: give it more seconds")
-        found = term.of_means(np.mean(term.samples, keepdims=True))[0]
-        drawn = term.of_means(_means(term.samples, draws, generator))
-        value += float(found)
-        deviations += _widening(count) * (drawn - found)
+    value = sum(term.found() for term in terms)
+    deviations = sum((term.deviations(draws, generator) for term in terms), np.zeros(draws))
     low, high = np.percentile(deviations, (_LOW, _HIGH))
     return Interval(value, value + float(low), value + float(high))
 
@@ -103,6 +152,11 @@ def _means(samples: Samples, draws: int, generator: np.random.Generator) -> Samp
     return means
 
 
+def _require(units: int) -> None:
+    if units < MIN_UNITS:
+        raise ValueError(f"{units} units are too few: give it more seconds")
+
+
 def _widening(count: int) -> float:
     student = float(np.interp(1 / (count - 1), _WIDER_AT, _WIDER_BY))
     return student * math.sqrt(count / (count - 1))
@@ -110,12 +164,14 @@ def _widening(count: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decomposition:
-    """What the agent costs in steady state, by part. Samples are one a unit, the first two from `loss_of_unit`."""
+    """What the agent costs in steady state, by part."""
 
-    rare: Samples
+    rare: Summand
     """Lost to probes that are always on, beside nothing attached."""
-    window: Samples
-    """Lost in an open window, beside probes that are always on."""
+    window: Callable[[float], Summand]
+    """Lost in an open window, beside probes that are always on; of a weight."""
+    system_calls: Samples
+    """Lost since tracepoints make system calls slower, several measurements of the same."""
     switching_ns: Samples
     """Time lost to opening a window and closing it."""
     duty: float
@@ -125,9 +181,9 @@ class Decomposition:
 
     def loss(self, *, draws: int = DRAWS) -> Interval:
         """Share of throughput lost, all parts together. They are added, which is more than their product."""
-        terms = [Term(self.rare)]
+        terms = [self.rare, Term(self.system_calls, is_logarithm=False)]
         if self.duty > 0:
-            terms.append(Term(self.window, self.duty))
+            terms.append(self.window(self.duty))
         if 0 < self.duty < 1:
             terms.append(Term(self.switching_ns, 1 / self.stratum_ns, is_logarithm=False))
         return interval_of_sum(terms, draws=draws)

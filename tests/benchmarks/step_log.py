@@ -60,6 +60,11 @@ class Steps:
         """Steps a nanosecond."""
         return self.between(start_ns, end_ns) / (end_ns - start_ns)
 
+    def durations(self, start_ns: int, end_ns: int) -> NDArray[np.float64]:
+        """Nanoseconds of each step that lies wholly in that time."""
+        first, last = np.searchsorted(self.times_ns, (start_ns, end_ns))
+        return np.diff(self.times_ns[first:last]).astype(float)
+
     def speed(self, start_ns: int, end_ns: int) -> float:
         """Of the processor: one by the median of yardsticks in that time. Raises ValueError where there are none."""
         first, last = np.searchsorted(self.times_ns, (start_ns, end_ns))
