@@ -80,6 +80,7 @@ def _row_dtype() -> np.dtype[Any]:
     columns: list[tuple[str, Any]] = [
         ("time_ns", "<u8"),
         ("value_ns", "<i8"),
+        ("sampled_ns", "<u8"),
         ("name", "<u8"),
         *((name, fields[name][0]) for name in _OF_CALLS),
         ("device", "<u4"),
@@ -99,6 +100,8 @@ ATTRIBUTION: Final = _row_dtype()
 `time_ns`: in which window it counts. `value_ns`: what is added. `name`: handle of the kernel at the leaf, or 0.
 `device`: index of `DeviceInfo`. `measure`, `leaf`, `no_launch`: the enums here. `mode`: `WaitMode` of a wait.
 `leaf_api`: for a leaf that is no kernel, the API whose `detail` says what it is.
+`sampled_ns`: the moment that had to lie in a window for this to be known: of executions when they were launched (begun,
+where no launch is known), of idle time when it was. 0: known whatever windows there were, as waits are.
 """
 
 

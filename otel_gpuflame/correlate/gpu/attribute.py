@@ -88,6 +88,12 @@ def what_ran(executions: JoinedArray, places: NDArray[np.intp]) -> dict[str, Any
     }
 
 
+def asked_ns(executions: JoinedArray) -> NDArray[np.uint64]:
+    """(n,) when each was launched; when it began, where no launch is known."""
+    launched = executions["launch_start_ns"]
+    return np.where(launched > 0, launched, executions["start_ns"]).astype(np.uint64)
+
+
 def leaf_apis(executions: JoinedArray) -> NDArray[np.uint16]:
     """(n,) what each did, as the API whose `detail` says it: 0 for a kernel.
 

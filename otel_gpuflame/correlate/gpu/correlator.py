@@ -12,12 +12,14 @@ import numpy as np
 
 from otel_gpuflame.correlate.gpu.backlog import Backlog, Numbers
 from otel_gpuflame.correlate.gpu.counts import JoinCounts
-from otel_gpuflame.correlate.gpu.explain import Explainer
+from otel_gpuflame.correlate.gpu.explain import Begins, Explainer
+from otel_gpuflame.correlate.gpu.first_waits import FirstWaits
 from otel_gpuflame.correlate.gpu.join import Join, Limits
-from otel_gpuflame.correlate.gpu.launches import IS_SUBMISSION
 from otel_gpuflame.correlate.gpu.match import Mask, Positions
 from otel_gpuflame.correlate.gpu.processes import FOREVER, Processes, Tracked
 from otel_gpuflame.correlate.gpu.recent import RecentCalls
+from otel_gpuflame.correlate.gpu.seen import Seen
+from otel_gpuflame.correlate.gpu.unknown import add_submissions
 from otel_gpuflame.correlate.waits import find_waits
 from otel_gpuflame.events import wire
 from otel_gpuflame.events.attributions import AttributionArray, Attributions
@@ -35,6 +37,7 @@ from otel_gpuflame.events.records import (
     Calls,
     Event,
     ProcessesEnded,
+    SamplingWindow,
     Targets,
     Watermark,
 )
@@ -62,6 +65,8 @@ class GpuCorrelator:
         self._explainer = Explainer(self._join.history, self._join.counts.uncertain)
         self._processes = Processes()
         self._recent = RecentCalls()
+        self._seen = Seen()
+        self._first_waits = FirstWaits()
         self._waits = Backlog(wire.CALL)
         self._calls_ns: int | None = None
         self._settled_ns = 0
@@ -115,8 +120,7 @@ class GpuCorrelator:
     def _note_others(self, rows: CallArray) -> None:
         """Calls of processes whose executions are not delivered: they may be soon, and meanwhile they use devices."""
         self._recent.add(rows)
-        submissions = np.flatnonzero(IS_SUBMISSION[rows["kind"]])
-        self._explainer.idleness.unknown.add_submissions(rows["start_ns"][submissions])
+        add_submissions(self._explainer.idleness.unknown, rows)
 
     def _remember(self, rows: CallArray, numbers: Numbers, is_tracked: Mask) -> None:
         """Keep what executions may belong to."""
@@ -131,12 +135,24 @@ class GpuCorrelator:
         self._join.add_calls(rows, numbers)
 
     def _held(self, rows: CallArray, numbers: Numbers, is_tracked: Mask) -> Positions:
-        """Waits that lie whole within a time from which executions are delivered."""
+        """Waits that lie whole within a time from which executions are delivered, and for what was launched in it."""
         waits = np.flatnonzero(is_tracked & (find_waits(rows).duration_ns > 0))
         begin_ns, end_ns = self._processes.intervals()
         number = numbers[waits]
         starts_ns, ends_ns = (rows[name][waits].astype(np.int64) for name in ("start_ns", "end_ns"))
-        return waits[(starts_ns >= begin_ns[number]) & (ends_ns <= end_ns[number])]
+        is_inside = (starts_ns >= begin_ns[number]) & (ends_ns <= end_ns[number])
+        is_partial = np.flatnonzero(self._processes.are_partial()[number])
+        if len(is_partial):
+            some = waits[is_partial]
+            is_inside[is_partial] &= self._first_waits.are_past(
+                rows.take(some), numbers[some], begin_ns[number[is_partial]]
+            )
+        return waits[is_inside]
+
+    @_take.register
+    def _(self, event: SamplingWindow) -> list[Event]:
+        self._seen.note(event)
+        return [event]
 
     @_take.register
     def _(self, event: Watermark) -> list[Event]:
@@ -182,11 +198,16 @@ class GpuCorrelator:
     def _track(
         self, process: ProcessKey, begin_ns: int, complete_ns: int, end_ns: int = FOREVER
     ) -> None:
-        is_new = process not in self._processes.tracked
+        is_first, is_new = not self._processes.tracked, process not in self._processes.tracked
         tracked = self._processes.track(process, begin_ns, complete_ns)
         if tracked is None:
             return
         tracked.end_ns = end_ns
+        tracked.is_partial = not self._seen.from_start(process)
+        self._first_waits.forget(tracked.number)
+        if is_first:
+            # Nobody has looked at these yet: they may keep a device at work in the time that begins now.
+            add_submissions(self._explainer.idleness.unknown, self._recent.rows())
         if is_new:
             before = self._recent.of(process)
             numbers = np.full(len(before), tracked.number, np.int32)
@@ -195,7 +216,7 @@ class GpuCorrelator:
     @_take.register
     def _(self, event: ExecutionsBegin) -> list[Event]:
         self._track(event.process, event.time_ns, event.time_ns)
-        self._explainer.idleness.unknown.go_on(event.process, event.time_ns)
+        self._explainer.idleness.unknown.begin(event.process, event.time_ns)
         return [event]
 
     @_take.register
@@ -266,6 +287,8 @@ class GpuCorrelator:
         if not self._processes.tracked:
             events += self._settle(self._calls_ns)
             events += self._watermark(self._calls_ns)
+            # Between two windows nothing looks back.
+            self._join.history.clear()
         return events
 
     def _is_over(self, until_ns: int) -> bool:
@@ -290,13 +313,18 @@ class GpuCorrelator:
         settled = self._join.settle(until_ns, self._processes.complete_ns(), is_forced=is_forced)
         waits = self._waits.take_rows(until_ns)
         self._settled_ns = max(self._settled_ns, until_ns)
-        tracked = self._processes.tracked
-        begins_ns = {key: each.begin_ns for key, each in tracked.items()}
-        told = self._explainer.explain(settled, waits, begins_ns)
+        told = self._explainer.explain(settled, waits, self._begins())
         told.explained["flags"] |= np.uint8(CallFlag.ATTRIBUTED)
         events: list[Event] = [*_calls(told.explained), *_calls(told.others)]
         events += _attributions(told.rows)
         return events + self._watermark(min(until_ns, self._calls_ns or 0))
+
+    def _begins(self) -> Begins:
+        tracked = self._processes.tracked.items()
+        return Begins(
+            {key: each.begin_ns for key, each in tracked},
+            {key: each.begin_ns for key, each in tracked if each.is_partial},
+        )
 
     def _watermark(self, time_ns: int) -> list[Event]:
         if time_ns <= self._told_ns or self._calls_ns is None:
@@ -309,6 +337,7 @@ class GpuCorrelator:
         end_ns = min(tracked.end_ns, self._settled_ns)
         told = self._explainer.leave(tracked.key, end_ns, self._told_ns)
         self._join.drop(tracked.number)
+        self._first_waits.forget(tracked.number)
         self._processes.untrack(tracked.key)
         return _attributions(told)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from otel_gpuflame.correlate.gpu.join import Settled
 from otel_gpuflame.correlate.gpu.legacy import find_defaults, remember
 from otel_gpuflame.correlate.gpu.marks import find_marks, keep_marks
 from otel_gpuflame.correlate.gpu.pressure import Pressure
-from otel_gpuflame.correlate.gpu.queue import explain_queue
+from otel_gpuflame.correlate.gpu.queue import explain_queue, follows_unseen
 from otel_gpuflame.correlate.gpu.rows import JoinedArray, concatenate
 from otel_gpuflame.correlate.gpu.scopes import ScopeCounts, find_scopes
 from otel_gpuflame.correlate.gpu.timeline import busy_intervals
@@ -45,6 +45,13 @@ class Explanation:
     others: CallArray
 
 
+class Begins(NamedTuple):
+    """Since when processes are captured: all, and those that had given their devices work before."""
+
+    all_ns: Mapping[ProcessKey, int]
+    partial_ns: Mapping[ProcessKey, int]
+
+
 class Explainer:
     """Knows the streams of all processes, and which events stand for what."""
 
@@ -64,18 +71,13 @@ class Explainer:
         if len(marks):
             self._new_marks.append(rows.take(marks))
 
-    def explain(
-        self, settled: Settled, waits: CallArray, begins_ns: Mapping[ProcessKey, int]
-    ) -> Explanation:
-        """What newly settled executions mean, and `waits` that ended by then.
-
-        `begins_ns`: since when each process is captured.
-        """
+    def explain(self, settled: Settled, waits: CallArray, begins: Begins) -> Explanation:
+        """What newly settled executions mean, and `waits` that ended by then."""
         executions = settled.executions
         self._table = streams.learn(self._table, executions)
         self._table = streams.learn_from_waits(self._table, settled.others, waits)
         parts = [explain_time(executions), explain_time(settled.late)]
-        idle = self.idleness.tell(executions, begins_ns, settled.until_ns, settled.open_ns)
+        idle = self.idleness.tell(executions, begins.all_ns, settled.until_ns, settled.open_ns)
         parts += [_not_before(rows, settled.since_ns) for rows in idle]
         is_known = waits["start_ns"] >= self._history.begin_ns
         explained = waits.take(np.flatnonzero(is_known))
@@ -95,6 +97,8 @@ class Explainer:
         self._count(scopes.counts, pressure)
         if len(executions):
             is_new = work.rows["end_ns"] > settled.since_ns
+            if begins.partial_ns:
+                is_new &= ~follows_unseen(work, begins.partial_ns)
             parts.append(explain_queue(work, busy_intervals(work.rows), marks, is_new).rows)
         return Explanation(parts, explained, others)
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from otel_gpuflame.correlate.gpu.attribute import attributions, kernel_names, leaf_apis, part
+from otel_gpuflame.correlate.gpu.attribute import (
+    asked_ns,
+    attributions,
+    kernel_names,
+    leaf_apis,
+    part,
+)
 from otel_gpuflame.correlate.gpu.rows import JoinedArray
 from otel_gpuflame.events.attributions import AttributionArray, Leaf, Measure
 
@@ -12,6 +18,7 @@ def explain_time(executions: JoinedArray) -> AttributionArray:
     told = part(
         executions,
         time_ns=executions["end_ns"],
+        sampled_ns=asked_ns(executions),
         value_ns=executions["end_ns"] - executions["start_ns"],
         measure=Measure.GPU_TIME,
         leaf=Leaf.KERNEL,

@@ -46,6 +46,13 @@ class History:
             self._count -= len(gone.rows)
             self.begin_ns = max(self.begin_ns, gone.last_end_ns)
 
+    def clear(self) -> None:
+        """Nothing will look back on these."""
+        if self._parts:
+            self.begin_ns = max(self.begin_ns, *(part.last_end_ns for part in self._parts))
+        self._parts.clear()
+        self._count = 0
+
     def since(self, time_ns: int) -> JoinedArray:
         """Executions that ended after `time_ns`, in the order in which they are handed on."""
         chosen = []

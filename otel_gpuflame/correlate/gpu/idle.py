@@ -58,7 +58,9 @@ def explain_idle(
     found = [rows, _active(spans, pairs.owner, did.calls, activities.row[pairs.item], value)]
     sampled, carried = told_by_samples(spans, length - busy, did, executions, carried)
     found += sampled
-    return Idle(attributions(found), int(length.sum()), int(lost_ns.sum()), carried)
+    told = attributions(found)
+    told["sampled_ns"] = told["time_ns"]
+    return Idle(told, int(length.sum()), int(lost_ns.sum()), carried)
 
 
 def _unknown(gaps: Gaps, parts: GapParts, unsure: Index, value_ns: NDArray[np.int64]) -> Part:

@@ -19,6 +19,7 @@ from otel_gpuflame.correlate.gpu.match import claim
 from otel_gpuflame.correlate.gpu.processes import FOREVER
 from otel_gpuflame.correlate.gpu.recent import RecentCalls
 from otel_gpuflame.correlate.gpu.rows import concatenate
+from otel_gpuflame.correlate.gpu.seen import Seen
 from otel_gpuflame.correlate.gpu.segments import TOGETHER_NS, Executed, Launched, pair
 from otel_gpuflame.events import apis, wire
 from otel_gpuflame.events.executions import (
@@ -36,6 +37,7 @@ from otel_gpuflame.events.records import (
     Event,
     Names,
     ProcessesEnded,
+    SamplingWindow,
     SourceCounters,
     Watermark,
 )
@@ -125,6 +127,7 @@ class InferredLaunches:
     def __init__(self) -> None:
         self._processes: dict[ProcessKey, _Process] = {}
         self._recent = RecentCalls()
+        self._seen = Seen()
         self._names: dict[tuple[ProcessKey, int], int] = {}
         self._name_ids: dict[str, int] = {}
         self._calls_ns = 0
@@ -184,7 +187,9 @@ class InferredLaunches:
         before = self._recent.of(event.process)
         before = before.take(np.flatnonzero(before["kind"] <= Kind.FREE))
         is_after = before["start_ns"] >= event.time_ns
-        process.may_begin = former is None and bool(is_after.all())
+        process.may_begin = (
+            former is None and bool(is_after.all()) and self._seen.from_start(event.process)
+        )
         _add_calls(process, before.take(np.flatnonzero(is_after)))
         return [*events, event]
 
@@ -192,6 +197,11 @@ class InferredLaunches:
     def _(self, event: Watermark) -> list[Event]:
         self._calls_ns = max(self._calls_ns, event.time_ns)
         return [*self._infer_due(), event]
+
+    @_take.register
+    def _(self, event: SamplingWindow) -> list[Event]:
+        self._seen.note(event)
+        return [event]
 
     @_take.register
     def _(self, event: ExecutionWatermark) -> list[Event]:
@@ -206,7 +216,8 @@ class InferredLaunches:
         if process is not None:
             # Calls before the end may still come.
             process.end_ns, process.complete_ns = event.time_ns, FOREVER
-            if process.launches >= _MANY and not process.kernels and not event.incomplete:
+            launches = process.launches - _launches_after(process, event.time_ns)
+            if launches >= _MANY and not process.kernels and not event.incomplete:
                 return [replace(event, incomplete=KERNELS_MISSING)]
         return [event]
 
@@ -396,6 +407,14 @@ def _add_calls(process: _Process, rows: CallArray) -> None:
     process.launches += int(np.count_nonzero(rows["kind"] == Kind.LAUNCH))
     process.calls += _parts(rows, is_launch)
     process.waits += _parts(rows, np.isin(rows["api"], list(_SYNC_DETAIL)))
+
+
+def _launches_after(process: _Process, time_ns: int) -> int:
+    """Launches of kernels that no window of executions has seen: probes go later than it."""
+    return sum(
+        int(np.count_nonzero((rows["kind"] == Kind.LAUNCH) & (rows["start_ns"] > time_ns)))
+        for rows in process.calls
+    )
 
 
 def _begins(process: _Process, until_ns: int) -> bool:

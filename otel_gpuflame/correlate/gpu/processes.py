@@ -27,6 +27,8 @@ class Tracked:
     end_ns: int = FOREVER
     last_ns: int = 0
     """End of the last execution that was delivered."""
+    is_partial: bool = False
+    """It gave its devices work that nobody has seen, before `begin_ns`."""
     has_ended: bool = False
     """No further call of it, or of the program that it ran, will come."""
 
@@ -91,6 +93,12 @@ class Processes:
         for each in self.tracked.values():
             begin[each.number], end[each.number] = each.begin_ns, each.end_ns
         return begin, end
+
+    def are_partial(self) -> NDArray[np.bool_]:
+        """`Tracked.is_partial` by number."""
+        partial = np.zeros(len(self.complete_ns()), np.bool_)
+        partial[[each.number for each in self.tracked.values() if each.is_partial]] = True
+        return partial
 
     def _index(self) -> None:
         ordered = sorted(self.tracked.values(), key=lambda t: (t.key.tgid, t.key.start_ns))

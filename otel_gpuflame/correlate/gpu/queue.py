@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_gpuflame.correlate.gpu.attribute import attributions, part, what_ran
+from otel_gpuflame.correlate.gpu.attribute import asked_ns, attributions, part, what_ran
+from otel_gpuflame.correlate.gpu.history import MAX_AGE_NS
 from otel_gpuflame.correlate.gpu.keys import Index, TimeKeys, Times, codes_of
 from otel_gpuflame.correlate.gpu.marks import Marks
 from otel_gpuflame.correlate.gpu.timeline import Busy, covered_until
 from otel_gpuflame.correlate.gpu.work import Work
 from otel_gpuflame.events.attributions import AttributionArray, Leaf, Measure, NoLaunch
+from otel_gpuflame.events.frames import ProcessKey
 from otel_gpuflame.events.wire import Kind
 
 LAUNCH_TAKES_NS: Final = np.int64(10_000)
@@ -66,11 +69,33 @@ def explain_queue(
         measure=Measure.GPU_QUEUE,
         # Windows close by when executions end: what is told at the start of a long one would be late.
         time_ns=work.rows["end_ns"][row],
+        sampled_ns=asked_ns(work.rows)[row],
         **what_ran(work.rows, row),
     )
     without_launch = work.rows["no_launch"] != NoLaunch.NONE
     without = int((without_launch if chosen is None else without_launch & chosen).sum())
     return Queued(attributions([queued]), without)
+
+
+def follows_unseen(work: Work, begins_ns: Mapping[ProcessKey, int]) -> NDArray[np.bool_]:
+    """(n,) over `work.rows`: whether the stream may have been busy with something that nobody has seen.
+
+    `begins_ns`: since when processes are captured that had used their devices before. The first execution of a stream
+    since then may have waited for work from before, and nobody knows until when.
+    """
+    begin_of_lane = np.zeros(len(work.lanes), np.uint64)
+    for place, (tgid, start_ns) in enumerate(work.lanes[["tgid", "process_start_ns"]].tolist()):
+        begin_of_lane[place] = begins_ns.get(ProcessKey(tgid, start_ns), 0)
+    begin = begin_of_lane[work.lane]
+    asked = asked_ns(work.rows)[work.row]
+    before = np.maximum(np.arange(len(asked)) - 1, 0)
+    has_before = (before < np.arange(len(asked))) & (work.lane[before] == work.lane)
+    is_unseen = ~has_before | (asked[before] < begin)
+    # Later, a stream without work before has had none for as long as anything is remembered.
+    is_unseen &= (begin > 0) & (asked < begin + np.uint64(MAX_AGE_NS))
+    result = np.zeros(len(asked), np.bool_)
+    result[work.row] = is_unseen
+    return result
 
 
 def _queues(work: Work) -> NDArray[np.bool_]:

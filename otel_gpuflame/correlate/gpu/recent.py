@@ -30,8 +30,12 @@ class RecentCalls:
         while self._count - len(self._batches[0]) >= MAX_ROWS:
             self._count -= len(self._batches.popleft())
 
+    def rows(self) -> CallArray:
+        """All of them, in their order."""
+        return concatenate(self._batches, wire.CALL)[-MAX_ROWS:]
+
     def of(self, process: ProcessKey) -> CallArray:
         """Those of one process, in their order."""
-        rows = concatenate(self._batches, wire.CALL)[-MAX_ROWS:]
+        rows = self.rows()
         is_its = (rows["tgid"] == process.tgid) & (rows["process_start_ns"] == process.start_ns)
         return rows.take(np.flatnonzero(is_its))

@@ -241,8 +241,8 @@ def test_a_window_without_any_kernel_is_not_complete(
     events += [Executions(rows) for rows in works[:executed_kernels]]
     for event in events:
         stage.feed(event)
-    (end,) = stage.feed(ExecutionsEnd(PROCESS, FIRST_NS + MS))
-    assert end == ExecutionsEnd(PROCESS, FIRST_NS + MS, incomplete)
+    (end,) = stage.feed(ExecutionsEnd(PROCESS, FIRST_NS + 100 * MS))
+    assert end == ExecutionsEnd(PROCESS, FIRST_NS + 100 * MS, incomplete)
 
 
 def test_a_lost_call_stops_pairing_until_both_sides_agree_again() -> None:

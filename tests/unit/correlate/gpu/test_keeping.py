@@ -146,8 +146,8 @@ def test_a_process_that_begins_again_has_a_new_interval() -> None:
 def test_unknown_times_hold_where_they_were_said_to() -> None:
     """For all devices, for one, or for those of a process; times that touch become one."""
     unknown = Unknown()
-    unknown.add_submissions(np.array([20, 10], np.uint64))
-    unknown.add_submissions(np.array([30, 40], np.uint64))
+    unknown.submitted(PROCESS, np.array([20, 10], np.uint64))
+    unknown.submitted(PROCESS, np.array([30, 40], np.uint64))
     unknown.add(5, 6, Leaf.UNKNOWN_INCOMPLETE, PROCESS)
     unknown.add(7, 8, Leaf.UNKNOWN_INCOMPLETE, 3)
     second = 1_000_000_000
@@ -186,5 +186,5 @@ def test_submissions_far_apart_do_not_fill_the_time_between() -> None:
     """A second after a submission the device is not taken to be at work for it any more, in one batch or in two."""
     second = 1_000_000_000
     unknown = Unknown()
-    unknown.add_submissions(np.array([0, 5 * second], np.uint64))
+    unknown.submitted(PROCESS, np.array([0, 5 * second], np.uint64))
     assert unknown.on(0, set())["end_ns"].tolist() == [second, 6 * second]
