@@ -9,7 +9,8 @@ from otel_gpuflame.correlate.gpu.counts import JoinCounts
 from otel_gpuflame.correlate.gpu.inferred import InferredLaunches
 from otel_gpuflame.events.records import Event
 from otel_gpuflame.profile.aggregate import AggregateOptions, Aggregator
-from otel_gpuflame.profile.ledger import Ledger
+from otel_gpuflame.profile.execution_strata import LEFT_OUT
+from otel_gpuflame.profile.ledger import EXECUTION_KIND, Ledger
 from otel_gpuflame.profile.model import Bundle
 
 
@@ -24,7 +25,8 @@ class CorrelatingAggregator:
     @property
     def ledger(self) -> Ledger:
         """What became of every event so far."""
-        note_executions(self._aggregator.ledger, self._correlator.counts)
+        held = self._aggregator.executions_held
+        note_executions(self._aggregator.ledger, self._correlator.counts, held)
         note_inferred(self._aggregator.ledger, self._inferred.counts)
         return self._aggregator.ledger
 
@@ -57,9 +59,11 @@ def note_inferred(ledger: Ledger, counts: Mapping[str, int]) -> None:
             ledger.remarks[text] = counts[name]
 
 
-def note_executions(ledger: Ledger, counts: JoinCounts) -> None:
-    """Put the books of the join into the ledger."""
-    ledger.take_executions(counts.seen, counts.attributed, counts.dropped)
+def note_executions(ledger: Ledger, counts: JoinCounts, held: int = 0) -> None:
+    """Put the books of the join into the ledger. `held` executions are attributed, and in no profile yet."""
+    of_windows = sum(ledger.dropped[EXECUTION_KIND, reason] for reason in LEFT_OUT)
+    profiled = counts.attributed - held - of_windows
+    ledger.take_executions(counts.seen, profiled, counts.dropped)
     for reason, count in counts.without_launch.items():
         name = reason.name.lower().replace("_", " ")
         ledger.remarks[f"executions without a stack: {name}"] = count

@@ -12,10 +12,11 @@ import numpy as np
 from otel_gpuflame.correlate.groups import Groups, concatenate, group
 from otel_gpuflame.correlate.repeats import fold_repeats
 from otel_gpuflame.correlate.spans import SpanLink
-from otel_gpuflame.events.attributions import Attributions
+from otel_gpuflame.events.attributions import AttributionArray, Attributions
 from otel_gpuflame.events.device_metrics import DeviceMetrics
 from otel_gpuflame.events.executions import (
     Devices,
+    ExecutionArray,
     Executions,
     ExecutionsBegin,
     ExecutionsEnd,
@@ -38,9 +39,11 @@ from otel_gpuflame.events.records import (
 from otel_gpuflame.events.wire import Kind
 from otel_gpuflame.profile.attribution_columns import add_attributions, attribution_columns
 from otel_gpuflame.profile.call_columns import add_calls, call_columns, count_calls, submissions
+from otel_gpuflame.profile.execution_estimates import ExecutionEstimates
+from otel_gpuflame.profile.execution_strata import ExecutionStrata, ExecutionStratum
 from otel_gpuflame.profile.kernels import find_kernels, kernel_columns, kernel_uses
 from otel_gpuflame.profile.known import NOBODY, UNKNOWN_TARGET, Known
-from otel_gpuflame.profile.ledger import Ledger
+from otel_gpuflame.profile.ledger import EXECUTION_KIND, Ledger
 from otel_gpuflame.profile.losses import Losses
 from otel_gpuflame.profile.model import AttributeSet, Bundle, Window
 from otel_gpuflame.profile.sample_types import (
@@ -64,7 +67,7 @@ class AggregateOptions:
     window_ns: int | None = 10_000_000_000
     span_link: SpanLink | None = SpanLink.LOCAL_ROOT
     sampled: bool = False
-    """Calls that return at once come only in windows announced by `SamplingWindow`, and are scaled."""
+    """Calls that return at once, and executions, come only in windows announced by `SamplingWindow`, and are scaled."""
 
 
 class Aggregator:
@@ -76,6 +79,8 @@ class Aggregator:
         self._windows = Windows(self._options.window_ns, self.ledger)
         self._known = Known()
         self._strata = Strata()
+        self._executions = ExecutionStrata()
+        self._execution_estimates = ExecutionEstimates(self._known)
         self._losses = Losses(self.ledger)
         self._first_call_ns = _END_OF_TIME
 
@@ -87,8 +92,14 @@ class Aggregator:
         """Close every window; losses that became known after the last one get a window of their own."""
         if self._windows.is_empty and self._losses.new():
             self._windows.open_at_end()
+        until_ns = self._windows.last_ns
         bundles = [b for each in self._windows.close_all() for b in self._bundles(*each)]
-        return bundles + list(self._close_strata(_END_OF_TIME))
+        return bundles + list(self._close_strata(_END_OF_TIME, until_ns))
+
+    @property
+    def executions_held(self) -> int:
+        """Executions that wait for the end of their stratum."""
+        return self._executions.held
 
     @singledispatchmethod
     def _take(self, event: Event) -> Iterable[Bundle] | None:
@@ -116,15 +127,16 @@ class Aggregator:
 
     @_take.register
     def _(self, event: ProcessesEnded) -> None:
-        self._known.end(event.processes, self._strata.scaled)
+        self._known.end(event.processes, self._open_strata)
 
     @_take.register
     def _(self, event: StacksForgotten) -> None:
-        self._known.end_stacks(event.keys, self._strata.scaled)
+        self._known.end_stacks(event.keys, self._open_strata)
 
     @_take.register
     def _(self, event: SamplingWindow) -> None:
         self._strata.open(event)
+        self._executions.open(event)
 
     @_take.register
     def _(self, event: SourceCounters) -> None:
@@ -138,7 +150,7 @@ class Aggregator:
         if self._options.window_ns is None:
             return ()
         self._known.closed(windows=count)
-        return bundles + list(self._close_strata(event.time_ns))
+        return bundles + list(self._close_strata(event.time_ns, event.time_ns))
 
     @_take.register
     def _(self, event: Calls) -> None:
@@ -160,31 +172,33 @@ class Aggregator:
 
     @_take.register
     def _(self, event: Attributions) -> None:
-        for begin in range(0, len(event.rows), _ROWS_AT_ONCE):
-            part = event.rows[begin : begin + _ROWS_AT_ONCE]
+        rows = self._attributions_sampled(event.rows) if self._options.sampled else event.rows
+        for begin in range(0, len(rows), _ROWS_AT_ONCE):
+            part = rows[begin : begin + _ROWS_AT_ONCE]
             for window, selected in self._windows.place(part["time_ns"].astype(np.int64)):
-                columns = attribution_columns(
-                    part[selected], self._options.span_link, self.ledger, self._first_call_ns
-                )
-                window.attributions.add(self._known.resolve(group(*columns)))
+                window.attributions.add(self._attribution_groups(part[selected]))
 
     @_take.register
     def _(self, event: Executions) -> None:
         """Only for the shapes of kernels: what executions mean for stacks comes as attributions."""
-        kernels = find_kernels(event.rows)
+        rows = self._executions_sampled(event.rows) if self._options.sampled else event.rows
+        kernels = find_kernels(rows)
         for begin in range(0, len(kernels), _ROWS_AT_ONCE):
             part = kernels[begin : begin + _ROWS_AT_ONCE]
             for window, selected in self._windows.place(part["end_ns"].astype(np.int64)):
-                groups = group(*kernel_columns(part[selected]))
-                window.kernels.add(self._known.resolve(groups))
+                window.kernels.add(self._kernel_groups(part[selected]))
+
+    @_take.register
+    def _(self, event: ExecutionsBegin) -> None:
+        self._executions.begin(event)
 
     @_take.register
     def _(self, event: ExecutionsEnd) -> None:
+        self._executions.end(event)
         if event.incomplete:
             reason = event.incomplete.replace("_", " ")
             self.ledger.remarks[f"times of a process's executions are incomplete: {reason}"] += 1
 
-    @_take.register(ExecutionsBegin)
     @_take.register(ExecutionWatermark)
     @_take.register(DeviceMetrics)
     def _(self, event: Event) -> None:
@@ -215,22 +229,66 @@ class Aggregator:
             stratum.parts.extend(self._groups(inside))
         return exact
 
-    def _close_strata(self, time_ns: int) -> Iterator[Bundle]:
+    def _attributions_sampled(self, rows: AttributionArray) -> AttributionArray:
+        """Put what comes from windows into its stratum; returns what counts as it is."""
+        assigned = self._executions.assign(rows)
+        for interval, some in assigned.inside:
+            interval.attributions.add(self._attribution_groups(some))
+        for stratum, some in assigned.nobodys:
+            stratum.nobodys.add(self._attribution_groups(some))
+        return assigned.exact
+
+    def _executions_sampled(self, rows: ExecutionArray) -> ExecutionArray:
+        exact = rows[:0]
+        for interval, some in self._executions.note(rows):
+            if interval is None:
+                exact = some
+            elif len(kernels := find_kernels(some)):
+                interval.kernels.add(self._kernel_groups(kernels))
+        return exact
+
+    def _attribution_groups(self, rows: AttributionArray) -> Groups:
+        link = self._options.span_link
+        columns = attribution_columns(rows, link, self.ledger, self._first_call_ns)
+        return self._known.resolve(group(*columns))
+
+    def _kernel_groups(self, kernels: ExecutionArray) -> Groups:
+        return self._known.resolve(group(*kernel_columns(kernels)))
+
+    @property
+    def _open_strata(self) -> int:
+        return self._strata.scaled + self._executions.scaled
+
+    def _close_strata(self, time_ns: int, until_ns: int) -> Iterator[Bundle]:
+        """Estimates of strata that are complete by `time_ns`; the capture goes on until `until_ns` at least."""
         complete = self._strata.complete_until(time_ns)
         closing = [stratum for stratum in complete if not stratum.is_whole]
         for stratum in closing:
             yield from self._estimates(stratum)
-        self._known.closed(strata=len(closing))
+        told = self._executions.tell_until(time_ns)
+        for each in told:
+            yield from self._execution_bundles(each, until_ns)
+        for reason, count in self._executions.left_out.items():
+            self.ledger.dropped[EXECUTION_KIND, reason] = count
+        self._known.closed(strata=len(closing) + len(told))
+
+    def _execution_bundles(self, stratum: ExecutionStratum, until_ns: int) -> Iterable[Bundle]:
+        offset_ns = self._windows.unix_offset_ns
+        if offset_ns is None or not stratum.intervals:
+            return ()
+        window = _unix_window(stratum.window, offset_ns)
+        return self._execution_estimates.bundles(stratum, window, until_ns)
 
     def _estimates(self, stratum: Stratum) -> Iterator[Bundle]:
         offset_ns = self._windows.unix_offset_ns
         if not stratum.parts or offset_ns is None:
             self._strata.note_total(stratum, 0)
             return
-        window = Window(
-            stratum.window.stratum_start_ns + offset_ns, stratum.window.stratum_end_ns + offset_ns
-        )
+        window = _unix_window(stratum.window, offset_ns)
         groups = concatenate(stratum.parts)
+        executions = self._executions.stratum_of(stratum.window)
+        if executions is not None and executions.intervals:
+            executions.launches = groups
         estimate = self._strata.note_total(stratum, submissions(groups))
         attributes: AttributeSet = (
             (PROBABILITY_ATTRIBUTE, f"{1 / stratum.scale:.6g}"),
@@ -267,6 +325,10 @@ class Aggregator:
         for process_id, table in sorted(tables.items()):
             resource = resources.get(process_id, UNKNOWN_TARGET)
             yield table.bundle(resource, unix_window, used=used)
+
+
+def _unix_window(window: SamplingWindow, offset_ns: int) -> Window:
+    return Window(window.stratum_start_ns + offset_ns, window.stratum_end_ns + offset_ns)
 
 
 def _table(tables: dict[int, SampleTable], key: list[int]) -> SampleTable:

@@ -61,9 +61,14 @@ def attribution_columns(
     return keys, rows["value_ns"].reshape(-1, 1)
 
 
+def measure_of(key: list[int]) -> int:
+    """The `Measure` of a group of `attribution_columns`."""
+    return key[0] >> 24 & 0x7F
+
+
 def add_attributions(table: SampleTable, key: list[int], sums: list[int], known: Known) -> None:
     """Add a group of `attribution_columns`, resolved, to the samples of its process."""
-    measure, api_id, mode = key[0] >> 24 & 0x7F, key[0] >> 8 & 0xFFFF, key[0] & 0xFF
+    measure, api_id, mode = measure_of(key), key[0] >> 8 & 0xFFFF, key[0] & 0xFF
     device, leaf_api = key[2] >> 32, key[2] >> 16 & 0xFFFF
     leaf, no_launch = key[2] >> 8 & 0xFF, key[2] & 0xFF
     frames: list[Frame] = []

@@ -105,7 +105,19 @@ def add_calls(table: SampleTable, key: list[int], sums: list[int], known: Known)
         table.add(GPU_WAIT, stack, link, waited_ns)
         table.count_waits(stack, calls)
     if kind in apis.SUBMISSIONS:
-        work = labels.work_frame(api_id, known.name(key[1]))
-        stack = base + call + table.indexes((work,))
+        stack = base + call + _work(table, key, known)
         table.add(GPU_LAUNCH, stack, link, calls)
         table.add(GPU_COPY, stack, link, copied_bytes)
+
+
+def submission_of(table: SampleTable, key: list[int], known: Known) -> tuple[int, ...] | None:
+    """The stack under which a group of calls counts in `gpu_launch`; None where it gave the GPU no work."""
+    kind, api_id = key[0] >> 24 & 0xFF, key[0] >> 8 & 0xFFFF
+    if kind not in apis.SUBMISSIONS:
+        return None
+    base = captured_stack(table, StackKey(key[2], key[3]), known, labels.NO_STACK_TAKEN)
+    return base + table.indexes((labels.call_frame(api_id),)) + _work(table, key, known)
+
+
+def _work(table: SampleTable, key: list[int], known: Known) -> tuple[int, ...]:
+    return table.indexes((labels.work_frame(key[0] >> 8 & 0xFFFF, known.name(key[1])),))

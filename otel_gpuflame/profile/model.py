@@ -108,3 +108,5 @@ class Bundle:
     """The part of the window from the first driver call to the last, of any process. For findings; not exported."""
     startup_idle: tuple[tuple[int, int], ...] = ()
     """(stack, nanoseconds): what of `gpu_idle` was before the first driver call. For findings; not exported."""
+    launches: tuple[tuple[int, int], ...] = ()
+    """(stack, submissions) of estimates that another bundle exports. For findings; not exported."""

@@ -39,6 +39,7 @@ class SampleTable:
         self._values: dict[ValueType, dict[tuple[int, int, int], int]] = {t: {} for t in ALL}
         self._waits: Counter[int] = Counter()
         self._startup_idle: Counter[int] = Counter()
+        self._launches: Counter[int] = Counter()
         self.kernels: tuple[KernelUse, ...] = ()
         """The kernels that ran longest."""
 
@@ -88,6 +89,10 @@ class SampleTable:
         """Note that so much of the idle time of this stack was before the program used the GPU."""
         self._startup_idle[self._stack(stack)] += idle_ns
 
+    def note_launches(self, stack: tuple[int, ...], launches: int) -> None:
+        """Note that this stack submitted so much, which another bundle counts."""
+        self._launches[self._stack(stack)] += launches
+
     def bundle(
         self,
         resource: AttributeSet,
@@ -115,6 +120,7 @@ class SampleTable:
             kernels=self.kernels,
             used=used,
             startup_idle=tuple(self._startup_idle.items()),
+            launches=tuple(self._launches.items()),
         )
 
     def _stack(self, stack: tuple[int, ...]) -> int:

@@ -13,7 +13,7 @@ from otel_gpuflame.events import apis
 from otel_gpuflame.events.records import CallArray, SamplingWindow
 
 PPB = 1_000_000_000
-_HISTORY = 32
+HISTORY = 32
 """Strata from which the standard error is computed: enough for it to be stable, few enough to follow the load."""
 _LATE_NS = 1_000_000_000
 """A thread that loses the CPU between taking the time and sending the call delivers so late, on a host that is busy."""
@@ -53,8 +53,8 @@ class Strata:
 
     def __init__(self) -> None:
         self._open: list[Stratum] = []
-        self._seen: deque[float] = deque(maxlen=_HISTORY)
-        self._probabilities: deque[float] = deque(maxlen=_HISTORY)
+        self._seen: deque[float] = deque(maxlen=HISTORY)
+        self._probabilities: deque[float] = deque(maxlen=HISTORY)
 
     @property
     def scaled(self) -> int:

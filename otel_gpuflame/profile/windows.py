@@ -87,6 +87,11 @@ class Windows:
         self._last_ns = 0
 
     @property
+    def last_ns(self) -> int:
+        """Until when the capture goes on at least."""
+        return self._last_ns
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing is open."""
         return not self._open
