@@ -22,10 +22,19 @@ MAX_STRATUM_NS = 600_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class TargetCost:
-    """Measured on one target: share of time lost to always-on probes, and to windowed ones while they are attached."""
+    """Measured on one target: share of time lost to always-on probes, and to windowed ones while they are attached.
+
+    `records`: to records of executions while windows are open.
+    """
 
     always: float
     windowed: float
+    records: float = 0.0
+
+    @property
+    def in_windows(self) -> float:
+        """What an open window costs."""
+        return self.windowed + self.records
 
 
 def hit_cost(hits: int, program_ns: int, elapsed_ns: int, trap_ns: float) -> float:
@@ -53,6 +62,6 @@ def choose_duty(costs: Iterable[TargetCost], budget: float, switching: float) ->
         left = budget - cost.always - switching
         if left <= 0:
             return 0.0
-        if cost.windowed > 0:
-            duty = min(duty, left / cost.windowed)
+        if cost.in_windows > 0:
+            duty = min(duty, left / cost.in_windows)
     return duty if duty >= MIN_DUTY else 0.0

@@ -19,6 +19,7 @@ from otel_gpuflame.capture.bpf.decode import decode_name, decode_process, decode
 from otel_gpuflame.capture.bpf.drain import POLL_NS, split_records
 from otel_gpuflame.capture.bpf.loading import load_backend
 from otel_gpuflame.capture.bpf.programs import Feature
+from otel_gpuflame.capture.cupti.cost import GUARD_NS, RECORD_NS, SHORTEST_NS, SWITCH_NS
 from otel_gpuflame.capture.cupti.source import GpuSource
 from otel_gpuflame.capture.describe import Attributes
 from otel_gpuflame.capture.devices import GpuDevices
@@ -84,7 +85,8 @@ class LiveOptions:
     devices: tuple[Path, ...] = ()
     """Device files that `driver` takes for GPUs besides those of known drivers."""
     gpu: bool = False
-    """Also when devices executed what they were given, of processes with our injected library."""
+    """Also when devices executed what they were given, of processes with our injected library: in windows, where there
+    is a budget."""
     loader: Loader = Loader.LIBBPF
     rings: RingSizes = field(default_factory=RingSizes)
     poll_ns: int = POLL_NS
@@ -145,7 +147,8 @@ class LiveCapture:
             self._drain.start()
             if self._gpu is not None:
                 # After the probes: an execution belongs to a launch that they have seen.
-                self._gpu.begin(time.monotonic_ns())
+                if self._windows is None:
+                    self._gpu.begin(time.monotonic_ns())
                 self._gpu.start()
         except BaseException:
             self.close()
@@ -216,18 +219,40 @@ class LiveCapture:
             events.append(Watermark(complete_ns - _LATENESS_NS if timeout_ns else complete_ns))
         return events
 
-    def open_window(self) -> None:
-        """Attach windowed probes to every library."""
+    def open_window(self, close_ns: int | None) -> None:
+        """Attach windowed probes to every library, then have libraries in programs record until `close_ns`.
+
+        They close by themselves, a little before: so probes see every launch that is recorded, however late we are.
+        """
         self._attachments.open_window()
+        if self._gpu is None:
+            return
+        now_ns = time.monotonic_ns()
+        if close_ns is None:
+            self._gpu.begin(now_ns)
+        elif now_ns + SHORTEST_NS <= close_ns - GUARD_NS:
+            self._gpu.begin(now_ns, close_ns - GUARD_NS)
 
     def close_window(self) -> None:
-        """Detach them."""
+        """End both."""
+        if self._gpu is not None:
+            self._gpu.finish()
         self._attachments.close_window()
 
     def costs(self) -> dict[int, tuple[int, int]]:
         """(hits, nanoseconds in programs) of each living target by pid, running totals."""
         found = ((pid, self._kernel.cost_of(pid)) for pid in self._targets.pids())
         return {pid: cost for pid, cost in found if cost is not None}
+
+    def record_costs(self) -> dict[int, int]:
+        """Nanoseconds that records of executions have cost each target by pid, running totals."""
+        if self._gpu is None:
+            return {}
+        return {pid: count * RECORD_NS for pid, count in self._gpu.records().items()}
+
+    def record_switch_ns(self) -> int:
+        """What it stalls a target to begin and to end recording, besides what probes take; 0 where none records."""
+        return SWITCH_NS if self._gpu is not None and self._gpu.records() else 0
 
     def _window_control(self) -> WindowControl | None:
         budget = self._options.budget

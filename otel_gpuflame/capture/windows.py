@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final, Protocol
 
@@ -24,6 +24,9 @@ _PPB: Final = 1_000_000_000
 _FIRST_STRATUM_NS: Final = 2_000_000_000
 """Nothing is known of the costs yet: a short stratum with a small window, to measure."""
 _FIRST_DUTY: Final = 0.05
+_MEASURE_FROM_NS: Final = 25_000_000
+"""A window that is cut shorter tells nothing of what a longer one costs: in some of these executions are not recorded
+at all (`cupti/cost.py`)."""
 _ASK_AGAIN_NS: Final = 5_000_000_000
 _MAX_LATE_NS: Final = 1_000_000_000
 """A stratum begins where the last one ended, unless we noticed that much later: the host may have slept."""
@@ -36,14 +39,20 @@ _KILL_AFTER_STRATA: Final = 3
 class Probes(Protocol):
     """What is attached and detached, and what it costs. Times are CLOCK_MONOTONIC nanoseconds."""
 
-    def open_window(self) -> None:
-        """Attach windowed probes."""
+    def open_window(self, close_ns: int | None) -> None:
+        """Attach windowed probes, and have executions recorded until `close_ns` (None: until the window is closed)."""
 
     def close_window(self) -> None:
-        """Detach windowed probes."""
+        """Detach windowed probes, and have no executions recorded."""
 
     def costs(self) -> dict[int, tuple[int, int]]:
         """(hits, nanoseconds in programs) of each target by pid, running totals."""
+
+    def record_costs(self) -> dict[int, int]:
+        """Nanoseconds that records of executions have cost each target by pid, running totals."""
+
+    def record_switch_ns(self) -> int:
+        """What it stalls a target to begin and to end recording executions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +78,7 @@ class BudgetState:
     def overhead(self, pid: int) -> float:
         """Estimated share of a target's throughput that capture costs at the present duty."""
         cost = self.costs.get(pid)
-        return 0.0 if cost is None else cost.always + self.duty * cost.windowed
+        return 0.0 if cost is None else cost.always + self.duty * cost.in_windows
 
 
 class WindowControl:
@@ -85,6 +94,10 @@ class WindowControl:
         self._announced = False
         self._at_open: tuple[int, dict[int, tuple[int, int]]] = (0, {})
         self._at_close: tuple[int, dict[int, tuple[int, int]]] | None = None
+        self._records_at_open: dict[int, int] = {}
+        self._open_for_ns = 0
+        """How long the last window was open, until its records are counted; 0: too short to tell."""
+        self._has_measured = False
         self._strata_above_limit = 0
 
     @property
@@ -120,7 +133,8 @@ class WindowControl:
 
     def _next_plan(self, now_ns: int) -> PlannedWindow | None:
         self._measure(now_ns)
-        first = self.state.switch_ns == 0
+        is_known = self._has_measured or self._options.duty is not None
+        first = self.state.switch_ns == 0 or not is_known
         duty = _FIRST_DUTY if first else self._choose_duty()
         if self._options.duty is not None:
             duty = self._options.duty
@@ -153,8 +167,9 @@ class WindowControl:
         opened_ns = plan.open_ns
         if not self._is_open:
             started_ns = clock()
-            self._at_open = (started_ns, self._probes.costs())
-            self._probes.open_window()
+            self._probes.open_window(None if plan.probability == 1 else plan.close_ns)
+            self._at_open = (clock(), self._probes.costs())
+            self._records_at_open = self._probes.record_costs()
             opened_ns = max(plan.open_ns, clock())
             if self.state.switch_ns == 0:
                 logger.info(FIRST_WINDOW)
@@ -168,7 +183,10 @@ class WindowControl:
         return _announce(plan, min(opened_ns, plan.close_ns), probability)
 
     def _close(self, clock: Clock) -> None:
-        self._measure_window(clock())
+        now_ns = clock()
+        if now_ns - self._at_open[0] >= _MEASURE_FROM_NS:
+            self._open_for_ns = now_ns - self._at_open[0]
+            self._measure_window(now_ns)
         started_ns = clock()
         self._probes.close_window()
         self._note_switch(clock() - started_ns)
@@ -183,24 +201,38 @@ class WindowControl:
 
     def _measure_window(self, now_ns: int) -> None:
         """Cost of all probes while a window was open."""
+        self._has_measured = True
         opened_ns, before = self._at_open
         for pid, cost in self._rates(before, now_ns - opened_ns).items():
-            always = self.state.costs.get(pid, TargetCost(0.0, 0.0)).always
-            self.state.costs[pid] = TargetCost(always, max(cost - always, 0.0))
+            known = self.state.costs.get(pid, TargetCost(0.0, 0.0))
+            self.state.costs[pid] = replace(known, windowed=max(cost - known.always, 0.0))
 
     def _measure(self, now_ns: int) -> None:
         """Cost of always-on probes since the last window; targets that have gone are dropped."""
         if self._is_open:
             self._measure_window(now_ns)
+            self._measure_records(now_ns - self._at_open[0])
             self._at_open = (now_ns, self._probes.costs())
         elif self._at_close is not None:
             closed_ns, before = self._at_close
             for pid, cost in self._rates(before, now_ns - closed_ns).items():
-                windowed = self.state.costs.get(pid, TargetCost(0.0, 0.0)).windowed
-                self.state.costs[pid] = TargetCost(cost, windowed)
+                known = self.state.costs.get(pid, TargetCost(0.0, 0.0))
+                self.state.costs[pid] = replace(known, always=cost)
+            self._measure_records(self._open_for_ns)
             self._at_close = (now_ns, self._probes.costs())
         alive = self._probes.costs()
         self.state.costs = {pid: c for pid, c in self.state.costs.items() if pid in alive}
+
+    def _measure_records(self, open_ns: int) -> None:
+        """Cost of records, which come until a little after the window's end: so they are counted with the next plan."""
+        if open_ns <= 0:
+            return
+        before, self._records_at_open = self._records_at_open, self._probes.record_costs()
+        for pid, total_ns in self._records_at_open.items():
+            cost = (total_ns - before.get(pid, 0)) / open_ns
+            known = self.state.costs.get(pid, TargetCost(0.0, 0.0))
+            self.state.costs[pid] = replace(known, records=cost)
+        self._open_for_ns = 0
 
     def _rates(self, before: dict[int, tuple[int, int]], elapsed_ns: int) -> dict[int, float]:
         rates = {}
@@ -213,8 +245,9 @@ class WindowControl:
 
     def _choose_duty(self) -> float:
         budget = self._options.budget
-        self.state.stratum_ns = stratum_length_ns(self.state.switch_ns, budget)
-        switching = self.state.switch_ns / self.state.stratum_ns
+        switch_ns = self.state.switch_ns + self._probes.record_switch_ns()
+        self.state.stratum_ns = stratum_length_ns(switch_ns, budget)
+        switching = switch_ns / self.state.stratum_ns
         duty = choose_duty(self.state.costs.values(), budget, switching)
         # Where all can be captured all the time nothing is switched.
         return 1.0 if choose_duty(self.state.costs.values(), budget, 0.0) == 1 else duty

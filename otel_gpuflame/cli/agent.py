@@ -70,6 +70,13 @@ Signals: SIGUSR1 switches capture off, SIGUSR2 on, SIGTERM sends what is left an
     help="Also the targets' system calls on GPU devices.",
 )
 @click.option(
+    "--gpu/--no-gpu",
+    default=True,
+    show_default=True,
+    help="Also when devices executed what they were given, in the same windows as launches, of processes that were "
+    "started with our library (otel-gpuflame env).",
+)
+@click.option(
     "--span-link",
     type=click.Choice([mode.value for mode in SpanLink]),
     default=SpanLink.LOCAL_ROOT.value,
@@ -104,6 +111,7 @@ def agent(
     duty: float | None,
     cpu: bool,
     driver: bool,
+    gpu: bool,
     span_link: str,
     shutdown_s: float,
     self_telemetry: bool,
@@ -111,8 +119,8 @@ def agent(
 ) -> None:
     """Profile every process of this host that uses a GPU library, and send OTLP profiles to a Collector.
 
-    Waits are always captured. Launches are captured in windows, as much as the budget allows, and scaled; estimates
-    come in the scope otel_gpuflame/estimated. Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE,
+    Waits are always captured. Launches and executions are captured in windows, as much as the budget allows, and
+    scaled; estimates come in the scope otel_gpuflame/estimated. Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE,
     CAP_DAC_READ_SEARCH, CAP_CHECKPOINT_RESTORE).
     """
     control = AgentControl()
@@ -124,6 +132,7 @@ def agent(
         duty=duty,
         cpu=cpu,
         driver=driver,
+        gpu=gpu,
         span_link=SpanLink(span_link),
         shutdown_s=shutdown_s,
         self_telemetry=_self_telemetry(endpoint, protocol) if self_telemetry else None,

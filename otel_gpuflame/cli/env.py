@@ -88,7 +88,7 @@ def env(
 ) -> None:
     """Print what a program must be started with, so that its GPU times can be captured.
 
-    One variable has the CUDA driver load our library. It sleeps until `record --pid` asks for GPU times.
+    One variable has the CUDA driver load our library. It sleeps until `agent` or `record --pid` asks for GPU times.
     `otel-gpuflame record -- COMMAND` does this by itself.
     """
     if systemd + k8s + (copy_to is not None) > 1:

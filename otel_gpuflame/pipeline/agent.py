@@ -20,10 +20,11 @@ from otel_gpuflame.export import OtlpOptions, open_exporter
 from otel_gpuflame.export.agent_snapshot import AgentSnapshot, DeviceState
 from otel_gpuflame.export.delivery import Delivery
 from otel_gpuflame.export.options import SelfTelemetryOptions
+from otel_gpuflame.pipeline.correlating import CorrelatingAggregator
 from otel_gpuflame.pipeline.device_sampling import DeviceSampling, device_states
 from otel_gpuflame.pipeline.encoding import EncodingProcess
 from otel_gpuflame.pipeline.status import AgentStatus
-from otel_gpuflame.profile.aggregate import AggregateOptions, Aggregator
+from otel_gpuflame.profile.aggregate import AggregateOptions
 from otel_gpuflame.profile.model import Bundle
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class AgentOptions:
     duty: float | None = None
     cpu: bool = True
     driver: bool = True
+    gpu: bool = True
+    """Also when devices executed what they were given, of processes with our injected library, inside windows."""
     span_link: SpanLink = SpanLink.LOCAL_ROOT
     shutdown_s: float = 10.0
     self_telemetry: SelfTelemetryOptions | None = None
@@ -145,9 +148,10 @@ class Agent:
             budget=budget,
             cpu=self._options.cpu,
             driver=self._options.driver,
+            gpu=self._options.gpu,
             poll_ns=_DRAIN_POLL_NS,
         )
-        aggregator = Aggregator(
+        aggregator = CorrelatingAggregator(
             AggregateOptions(
                 window_ns=self._options.window_ns, span_link=self._options.span_link, sampled=True
             )
@@ -160,10 +164,11 @@ class Agent:
             while self._control.enabled and not self._control.stop.is_set():
                 for event in live.step(_STEP_NS):
                     self._deliver(aggregator.feed(event))
-                self._note(live, sampling)
+                self._note(live, sampling, aggregator)
             for event in live.finish():
                 self._deliver(aggregator.feed(event))
             self._deliver(aggregator.finish())
+            aggregator.keep_books()
             self.status.publish()
 
     def _deliver(self, bundles: Iterable[Bundle]) -> None:
@@ -171,7 +176,9 @@ class Agent:
             self.status.add(bundle)
             self.delivery.put(bundle)
 
-    def _note(self, live: LiveCapture, sampling: DeviceSampling) -> None:
+    def _note(
+        self, live: LiveCapture, sampling: DeviceSampling, aggregator: CorrelatingAggregator
+    ) -> None:
         state = live.budget_state
         if state is None:
             return
@@ -179,6 +186,7 @@ class Agent:
             self._control.enabled = False
         if not self.status.is_due(time.monotonic_ns()):
             return
+        aggregator.keep_books()
         pids = set(live.targets.pids())
         self._devices = device_states(
             sampling.latest(),

@@ -25,10 +25,14 @@ class CorrelatingAggregator:
     @property
     def ledger(self) -> Ledger:
         """What became of every event so far."""
+        self.keep_books()
+        return self._aggregator.ledger
+
+    def keep_books(self) -> None:
+        """Enter into the ledger what became of executions until now."""
         held = self._aggregator.executions_held
         note_executions(self._aggregator.ledger, self._correlator.counts, held)
         note_inferred(self._aggregator.ledger, self._inferred.counts)
-        return self._aggregator.ledger
 
     def feed(self, event: Event) -> list[Bundle]:
         """Take in one event; bundles of windows that it closed, oldest first."""

@@ -100,7 +100,7 @@ def tell_load(capture: SwitchedCapture) -> None:
 
 def _warm_up(capture: SwitchedCapture, take: Callable[[Iterable[Event]], None]) -> None:
     """See all stacks once: whoever starts is not in steady state. Windows are open."""
-    capture.open_window()
+    capture.open_window(None)
     take([_stratum(2 * NS)])
     _capture(capture, take, 2 * NS)
     capture.close_window()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_gpuflame.capture.cupti.errors import MalformedError
-from otel_gpuflame.capture.cupti.lease import Lease
+from otel_gpuflame.capture.cupti.lease import FOREVER, Lease
 from otel_gpuflame.capture.cupti.region import Heads, RecordArray, Region
 from otel_gpuflame.events.wire_gpu import GpuKind, LibraryState
 
@@ -21,6 +21,7 @@ _RINGS: Final = 4
 library counts, and the lease is not prolonged."""
 _PAUSE_S: Final = 0.02
 _IDLE_PAUSE_S: Final = 0.2
+"""Where nobody records. A window that begins meanwhile has not filled its ring by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +60,16 @@ class Intake:
         self._fault = ""
         self._is_closed = False
 
-    def begin(self, now_ns: int) -> None:
-        """Have the library open a window."""
+    @property
+    def is_leased(self) -> bool:
+        """Whether the library has been told to record, and may still do so."""
+        return self._lease.is_running
+
+    def begin(self, now_ns: int, until_ns: int = FOREVER) -> None:
+        """Have the library open a window, and close it at `until_ns`."""
         with self._lock:
             if not self._is_closed:
-                self._lease.begin(now_ns)
+                self._lease.begin(now_ns, until_ns)
 
     def end(self) -> None:
         """Have the library close it."""
@@ -147,4 +153,5 @@ class Pump:
             intakes = tuple(self._intakes())
             for intake in intakes:
                 intake.pump(self._clock())
-            pause_s = _PAUSE_S if intakes else _IDLE_PAUSE_S
+            is_busy = any(intake.is_leased for intake in intakes)
+            pause_s = _PAUSE_S if is_busy else _IDLE_PAUSE_S

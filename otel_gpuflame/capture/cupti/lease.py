@@ -11,6 +11,9 @@ from otel_gpuflame.capture.cupti.region import Region
 LEASE_NS: Final = 3_000_000_000
 PROLONG_EVERY_NS: Final = 1_000_000_000
 
+FOREVER: Final = 1 << 62
+"""The end of a lease that goes on until it is ended."""
+
 _FUTEX: Final = {"x86_64": 202, "aarch64": 98}
 _FUTEX_WAKE: Final = 1
 _ALL: Final = 0x7FFFFFFF
@@ -27,18 +30,22 @@ class Lease:
         self._region = region
         self._clock_offset_ns = clock_offset_ns
         self._prolonged_ns = 0
+        self._until_ns = FOREVER
         self.is_running = False
 
-    def begin(self, now_ns: int) -> None:
-        """Have the library open a window, or another one."""
+    def begin(self, now_ns: int, until_ns: int = FOREVER) -> None:
+        """Have the library open a window, or another one, and close it at `until_ns` by itself."""
         self._region.control["generation"][0] = (
             int(self._region.control["generation"][0]) + 1
         ) & _UINT32
         self.is_running = True
+        self._until_ns = until_ns
         self._prolong(now_ns)
 
     def keep(self, now_ns: int) -> None:
-        """Prolong a running lease when a second has gone by."""
+        """Prolong a running lease when a second has gone by, as far as it may last."""
+        if now_ns >= self._until_ns:
+            self.is_running = False
         if self.is_running and now_ns - self._prolonged_ns >= PROLONG_EVERY_NS:
             self._prolong(now_ns)
 
@@ -54,9 +61,8 @@ class Lease:
 
     def _prolong(self, now_ns: int) -> None:
         self._prolonged_ns = now_ns
-        self._region.control["lease_until_ns"][0] = max(
-            now_ns + LEASE_NS + self._clock_offset_ns, 1
-        )
+        until_ns = min(now_ns + LEASE_NS, self._until_ns)
+        self._region.control["lease_until_ns"][0] = max(until_ns + self._clock_offset_ns, 1)
         self._wake()
 
     def _wake(self) -> None:

@@ -1,6 +1,7 @@
 """What the GPU side of all targets says: finds their regions, has them record, and reads them.
 
-A window lasts from `begin` to `finish`, in all processes that have or get a region meanwhile.
+A window lasts from `begin` to `finish`, or to the end that `begin` was told, in all processes that have or get a region
+meanwhile. Between windows libraries are dormant.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Final
 from otel_gpuflame.capture.bpf.decode import ProcessChange
 from otel_gpuflame.capture.cupti import messages
 from otel_gpuflame.capture.cupti.clock import clock_offset_ns
-from otel_gpuflame.capture.cupti.counts import MALFORMED_READ, Counts
+from otel_gpuflame.capture.cupti.cost import SHORTEST_NS
+from otel_gpuflame.capture.cupti.counts import MALFORMED_READ, SEEN, Counts
 from otel_gpuflame.capture.cupti.devices import HostDevices
 from otel_gpuflame.capture.cupti.errors import (
     InUseError,
@@ -29,6 +31,7 @@ from otel_gpuflame.capture.cupti.errors import (
 )
 from otel_gpuflame.capture.cupti.find import open_region, region_descriptors
 from otel_gpuflame.capture.cupti.intake import Intake, Pump
+from otel_gpuflame.capture.cupti.lease import FOREVER
 from otel_gpuflame.capture.cupti.region import Region
 from otel_gpuflame.capture.cupti.session import MAX_MALFORMED, Session
 from otel_gpuflame.events import wire
@@ -75,6 +78,7 @@ class GpuSource:
         self._told: set[object] = set()
         self._is_on = False
         self._begun_ns: int | None = None
+        self._until_ns = FOREVER
         self._waiting: list[Event] = []
         self._pump: Pump | None = None
 
@@ -88,12 +92,12 @@ class GpuSource:
         self._pump = Pump(self._intakes, time.monotonic_ns)
         self._pump.start()
 
-    def begin(self, now_ns: int) -> None:
-        """Have all processes record, those that come later too."""
+    def begin(self, now_ns: int, until_ns: int = FOREVER) -> None:
+        """Have all processes record, those that come later too, until `until_ns`: they stop by themselves."""
         self._is_on = True
-        self._begun_ns = now_ns
+        self._begun_ns, self._until_ns = now_ns, until_ns
         for session in self._sessions.values():
-            session.intake.begin(now_ns)
+            session.intake.begin(now_ns, until_ns)
 
     def finish(self) -> None:
         """Have all processes stop. Their last records come within a second: see `is_idle`."""
@@ -166,6 +170,10 @@ class GpuSource:
                 events += self._end(pid, now_ns, "malformed")
         return events
 
+    def records(self) -> dict[int, int]:
+        """How many records each process with a region has made since that was found, by pid."""
+        return {pid: session.totals()[SEEN] for pid, session in self._sessions.items()}
+
     def counters(self) -> list[LossCount]:
         """Totals since the start, see `counts`."""
         totals = Counter(self._left)
@@ -222,8 +230,8 @@ class GpuSource:
         )
         del self._searches[pid]
         self._sessions[pid] = session
-        if self._is_on:
-            session.intake.begin(now_ns)
+        if self._is_on and now_ns + SHORTEST_NS <= self._until_ns:
+            session.intake.begin(now_ns, self._until_ns)
 
     def _end(self, pid: int, now_ns: int, reason: str) -> list[Event]:
         session = self._sessions.pop(pid, None)

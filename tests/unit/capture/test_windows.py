@@ -25,6 +25,11 @@ class Machine:
     rate_always: float = 100.0
     program_ns: float = 3_000.0
     switch_ns: int = 20 * MS
+    record_rate: float = 0.0
+    record_ns: float = 1_000.0
+    record_switch: int = 0
+    records: float = 0.0
+    ends: list[int | None] = field(default_factory=list)
     now_ns: int = 1_000 * SECOND
     is_open: bool = False
     opened: list[int] = field(default_factory=list)
@@ -37,12 +42,14 @@ class Machine:
     def advance(self, by_ns: int) -> None:
         rate = self.rate_always + (self.rate_windowed if self.is_open else 0.0)
         self.hits += rate * by_ns / SECOND
+        self.records += self.record_rate * by_ns / SECOND if self.is_open else 0.0
         self.now_ns += by_ns
 
-    def open_window(self) -> None:
+    def open_window(self, close_ns: int | None) -> None:
         assert not self.is_open
         self.now_ns += self.switch_ns
         self.is_open = True
+        self.ends.append(close_ns)
         self.opened.append(self.now_ns)
 
     def close_window(self) -> None:
@@ -50,6 +57,12 @@ class Machine:
         self.now_ns += self.switch_ns
         self.is_open = False
         self.closed.append(self.now_ns)
+
+    def record_costs(self) -> dict[int, int]:
+        return {7: round(self.records * self.record_ns)} if self.record_rate else {}
+
+    def record_switch_ns(self) -> int:
+        return self.record_switch
 
     def costs(self) -> dict[int, tuple[int, int]]:
         return {7: (round(self.hits), round(self.hits * self.program_ns))}
@@ -206,3 +219,54 @@ def test_targets_that_have_gone_are_forgotten() -> None:
     machine.costs = lambda: {}  # type: ignore[method-assign]
     run(machine, control, 60)
     assert control.state.costs == {}
+
+
+def test_records_of_executions_count_against_the_budget() -> None:
+    """100,000 records/s of 1,000 ns cost 10 % while a window is open, beside the 8 % of its probes."""
+    machine = Machine(record_rate=100_000)
+    control = WindowControl(machine, BudgetOptions(budget=0.01, trap_ns=1_000), Random(3))
+    run(machine, control, 400)
+    always = 100 * 4_000 / SECOND
+    switching = 2 * machine.switch_ns / control.state.stratum_ns
+    assert control.state.duty == pytest.approx((0.01 - always - switching) / 0.18, rel=0.05)
+    assert control.state.overhead(7) <= 0.01
+
+
+def test_records_where_all_is_captured_end_that_where_they_cost_too_much() -> None:
+    """Probes alone would allow it; and what records cost never counts as always on, which would be switched off."""
+    machine = Machine(rate_windowed=10.0, record_rate=100_000)
+    control = WindowControl(machine, BudgetOptions(budget=0.01, trap_ns=1_000), Random(3))
+    run(machine, control, 400)
+    assert control.state.duty == pytest.approx(0.08, abs=0.02)
+    assert control.state.costs[7].always < 0.001
+    assert not control.state.killed
+
+
+def test_switching_records_makes_strata_longer() -> None:
+    """What it stalls a target to begin and end recording comes on top of what probes take."""
+    machine = Machine(switch_ns=10 * MS, record_rate=1_000, record_switch=30 * MS)
+    control = WindowControl(machine, BudgetOptions(budget=0.01, trap_ns=1_000), Random(3))
+    run(machine, control, 100)
+    assert control.state.stratum_ns == pytest.approx(50 * MS / 0.0025, rel=0.01)
+
+
+def test_whoever_opens_a_window_knows_when_it_will_close() -> None:
+    """Libraries close by themselves then, however late we are."""
+    machine = Machine()
+    control = WindowControl(machine, BudgetOptions(trap_ns=1_000), Random(8))
+    windows = [w for w in run(machine, control, 100) if w.open_ns < w.close_ns]
+    assert len(windows) > 5
+    assert all(w.probability_ppb < PPB for w in windows)
+    assert {w.close_ns for w in windows} <= set(machine.ends)
+    whole = Machine(rate_windowed=10.0)
+    run(whole, WindowControl(whole, BudgetOptions(duty=1.0, trap_ns=1_000), Random(8)), 100)
+    assert whole.ends == [None]
+
+
+def test_windows_that_are_too_short_to_measure_do_not_look_cheap() -> None:
+    """A window that was cut off when attaching had barely ended saw nothing: that does not make full capture free."""
+    for seed in range(20):
+        machine = Machine(record_rate=100_000)
+        control = WindowControl(machine, BudgetOptions(budget=0.01, trap_ns=1_000), Random(seed))
+        windows = run(machine, control, 200)
+        assert all(w.probability_ppb < 0.1 * PPB for w in windows)

@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+from otel_gpuflame.capture.cupti.cost import SHORTEST_NS
 from otel_gpuflame.capture.cupti.lease import LEASE_NS, PROLONG_EVERY_NS
 from otel_gpuflame.capture.cupti.source import GpuSource
 from tests.unit.capture.cupti.test_source import reading
@@ -114,3 +115,32 @@ def test_the_lease_ends_when_the_exporter_lets_go() -> None:
         assert writer.control["lease_until_ns"][0] != 0
         source.close(time.monotonic_ns())
         assert writer.control["lease_until_ns"][0] == 0
+
+
+def test_a_lease_ends_when_its_window_does() -> None:
+    """Whoever dies, or is late, leaves no longer window than was planned. Regions found later have that end too."""
+    with target() as writer, target() as late:
+        source = GpuSource(str)
+        now_ns = time.monotonic_ns()
+        until_ns = now_ns + LEASE_NS + 500_000_000
+        source.begin(now_ns, until_ns)
+        source.look([writer.pid], now_ns)
+        ends = []
+        for at_ns in range(now_ns, until_ns + 3 * PROLONG_EVERY_NS, PROLONG_EVERY_NS):
+            source.step(at_ns)
+            ends.append(int(writer.control["lease_until_ns"][0]))
+        assert ends == [now_ns + LEASE_NS, *[until_ns] * (len(ends) - 1)]
+        source.look([writer.pid, late.pid], until_ns - 100_000_000)
+        assert int(late.control["lease_until_ns"][0]) == until_ns
+        source.close(time.monotonic_ns())
+
+
+def test_too_little_of_a_window_is_not_worth_opening() -> None:
+    """CUPTI takes longer to open than is left."""
+    with target() as writer:
+        source = GpuSource(str)
+        now_ns = time.monotonic_ns()
+        source.begin(now_ns, now_ns + SHORTEST_NS)
+        source.look([writer.pid], now_ns + 1)
+        assert int(writer.control["generation"][0]) == 0
+        source.close(time.monotonic_ns())
