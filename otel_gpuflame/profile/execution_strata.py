@@ -231,8 +231,10 @@ class ExecutionStrata:
         nobody = rest & _of(ProcessKey(0, 0), rows) & (rows["measure"] == Measure.GPU_IDLE)
         at_ns = rows["sampled_ns"]
         for stratum in self._strata:
-            window = stratum.window
-            mine = nobody & (at_ns >= window.open_ns) & (at_ns < window.close_ns)
+            # Between the end of an interval and that of the window nothing is recorded any more.
+            mine = np.zeros(len(rows), np.bool_)
+            for each in stratum.intervals:
+                mine |= nobody & (at_ns >= each.begin_ns) & (at_ns < each.end_ns)
             rest &= ~mine
             if stratum.is_whole:
                 exact |= mine

@@ -215,9 +215,15 @@ class GpuCorrelator:
 
     @_take.register
     def _(self, event: ExecutionsBegin) -> list[Event]:
+        events: list[Event] = []
+        former = self._processes.tracked.get(event.process)
+        if former is not None and former.is_partial and former.end_ns != FOREVER:
+            # Another window, soon after: all of the one before is here, and it has idle time of its own.
+            events = self._settle(max(self._settled_ns, former.end_ns, former.last_ns))
+            events += self._leave(former)
         self._track(event.process, event.time_ns, event.time_ns)
         self._explainer.idleness.unknown.begin(event.process, event.time_ns)
-        return [event]
+        return [*events, event]
 
     @_take.register
     def _(self, event: ExecutionWatermark) -> list[Event]:
