@@ -27,6 +27,11 @@ class ServiceTotals:
     estimated_launches: int = 0
     copied_bytes: int = 0
     estimated_copied_bytes: int = 0
+    executed_ns: int = 0
+    """On devices, of processes with the injected library."""
+    estimated_executed_ns: int = 0
+    queued_ns: int = 0
+    estimated_queued_ns: int = 0
 
 
 class ProcessOverhead(NamedTuple):

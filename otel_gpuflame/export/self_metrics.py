@@ -56,7 +56,21 @@ def _copies(now: AgentSnapshot) -> Iterator[Point]:
         yield from _exact_and_estimated(t.service, t.copied_bytes, t.estimated_copied_bytes)
 
 
-def _exact_and_estimated(service: str, exact: int, estimated: int) -> Iterator[Point]:
+def _executed(now: AgentSnapshot) -> Iterator[Point]:
+    for t in now.capture.services:
+        yield from _seconds(t.service, t.executed_ns, t.estimated_executed_ns)
+
+
+def _queued(now: AgentSnapshot) -> Iterator[Point]:
+    for t in now.capture.services:
+        yield from _seconds(t.service, t.queued_ns, t.estimated_queued_ns)
+
+
+def _seconds(service: str, exact_ns: int, estimated_ns: int) -> Iterator[Point]:
+    yield from _exact_and_estimated(service, exact_ns / _NS_PER_S, estimated_ns / _NS_PER_S)
+
+
+def _exact_and_estimated(service: str, exact: float, estimated: float) -> Iterator[Point]:
     yield Point(exact, {"service.name": service, "estimated": False})
     yield Point(estimated, {"service.name": service, "estimated": True})
 
@@ -82,6 +96,20 @@ METRICS: Final = (
         "{launch}",
         _launches,
         "Work that a service gave to the GPU: kernels, graphs, copies, sets",
+    ),
+    metric(
+        "gpu.time",
+        COUNTER,
+        "s",
+        _executed,
+        "Time that devices executed what a service gave them",
+    ),
+    metric(
+        "gpu.queue.time",
+        COUNTER,
+        "s",
+        _queued,
+        "Time that what a service gave to devices waited after it could have begun",
     ),
     metric("gpu.copy.io", COUNTER, "By", _copies, "Bytes that a service asked the GPU to copy"),
     metric(

@@ -92,6 +92,8 @@ def facts_of(bundle: Bundle) -> Facts:
     ):
         for stack, value in _samples(bundle, sample_type):
             counter[places[stack]] += value
+    for stack, launches in bundle.launches:
+        facts.submissions[places[stack]] += launches
     for stack, calls in bundle.waits:
         facts.waits[places[stack]] += calls
     for stack, value in gpu_time:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from otel_gpuflame.findings.back_pressure import BACK_PRESSURE_BOUND
@@ -10,10 +11,10 @@ from otel_gpuflame.findings.copies import UNPINNED_COPY
 from otel_gpuflame.findings.facts import Facts, facts_of, used_window
 from otel_gpuflame.findings.idle import INPUT_BOUND, LAUNCH_BOUND
 from otel_gpuflame.findings.low_occupancy import LOW_OCCUPANCY
-from otel_gpuflame.findings.model import Finding, Rule
+from otel_gpuflame.findings.model import Confidence, Finding, Rule
 from otel_gpuflame.findings.synchronise import SYNCHRONISE_IN_LOOP
 from otel_gpuflame.profile.model import Bundle
-from otel_gpuflame.profile.sample_types import ESTIMATED_SCOPE
+from otel_gpuflame.profile.sample_types import ESTIMATED_SCOPE, PROBABILITY_ATTRIBUTE
 
 RULES: Final[tuple[Rule, ...]] = (
     SYNCHRONISE_IN_LOOP,
@@ -25,15 +26,34 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 
 
+_MIN_SEEN: Final = 100
+"""Kernels that a sampling window must have seen: fewer are no evidence of what they were scaled to."""
+
+
 def find(bundles: Iterable[Bundle]) -> list[Finding]:
-    """What rules say about each bundle of exact values, the most time lost first; estimates are left out."""
-    found = [
-        finding
-        for bundle in bundles
-        if bundle.scope != ESTIMATED_SCOPE
-        for finding in _find(bundle, facts_of(bundle))
-    ]
+    """What rules say about each bundle, the most time lost first.
+
+    Of estimates, those of executions: what is lost is scaled as they are, and no finding is more than likely.
+    """
+    found = []
+    for bundle in bundles:
+        facts = facts_of(bundle)
+        if bundle.scope != ESTIMATED_SCOPE:
+            found += list(_find(bundle, facts))
+            continue
+        probability = float(dict(bundle.profile_attributes).get(PROBABILITY_ATTRIBUTE, 0))
+        if sum(use.executions for use in facts.kernels) * probability >= _MIN_SEEN:
+            found += [_as_estimate(each, probability) for each in _find(bundle, facts)]
     return sorted(found, key=lambda f: (-f.lost_ns, f.rule, f.where))
+
+
+def _as_estimate(finding: Finding, probability: float) -> Finding:
+    is_sure = finding.confidence is Confidence.HIGH
+    return replace(
+        finding,
+        confidence=Confidence.MEDIUM if is_sure else finding.confidence,
+        evidence=(*finding.evidence, ("sampling_probability", probability)),
+    )
 
 
 def _find(bundle: Bundle, facts: Facts) -> Iterator[Finding]:

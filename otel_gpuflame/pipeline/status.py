@@ -15,10 +15,17 @@ from otel_gpuflame.export.agent_snapshot import (
 )
 from otel_gpuflame.profile.ledger import EVENT_KINDS, LOSSES, Account, Ledger
 from otel_gpuflame.profile.model import Bundle
-from otel_gpuflame.profile.sample_types import ESTIMATED_SCOPE, GPU_COPY, GPU_LAUNCH, GPU_WAIT
+from otel_gpuflame.profile.sample_types import (
+    ESTIMATED_SCOPE,
+    GPU_COPY,
+    GPU_LAUNCH,
+    GPU_QUEUE,
+    GPU_TIME,
+    GPU_WAIT,
+)
 
 MAX_SERVICES: Final = 200
-"""Services with metrics of their own; each costs a backend five time series."""
+"""Services with metrics of their own; each costs a backend nine time series."""
 OTHER_SERVICES: Final = "other"
 MAX_OVERHEADS: Final = 200
 """Processes with a metric of their own: those that capture costs most."""
@@ -42,6 +49,10 @@ class _Service:
             estimated_launches=self.totals[GPU_LAUNCH.type, True],
             copied_bytes=self.totals[GPU_COPY.type, False],
             estimated_copied_bytes=self.totals[GPU_COPY.type, True],
+            executed_ns=self.totals[GPU_TIME.type, False],
+            estimated_executed_ns=self.totals[GPU_TIME.type, True],
+            queued_ns=self.totals[GPU_QUEUE.type, False],
+            estimated_queued_ns=self.totals[GPU_QUEUE.type, True],
         )
 
 

@@ -12,7 +12,12 @@ from otel_gpuflame.events.wire import Kind, Outcome
 SOURCE_DROPS = tuple(
     outcome.name.lower() for outcome in Outcome if outcome not in (Outcome.SEEN, Outcome.SENT)
 )
-LOSSES = tuple(reason for reason in SOURCE_DROPS if reason != Outcome.NESTED.name.lower())
+_EXECUTION_DROPS = ("cupti_dropped", "malformed")
+"""Records that the driver's profiling interface did not give, or that were none."""
+LOSSES = (
+    *(reason for reason in SOURCE_DROPS if reason != Outcome.NESTED.name.lower()),
+    *_EXECUTION_DROPS,
+)
 """Reasons for which a call is missing; a nested one is covered by the call around it."""
 
 CALL_KINDS = tuple(kind.name.lower() for kind in Kind if Kind.LAUNCH <= kind <= Kind.FREE)
@@ -20,6 +25,7 @@ CALL_KINDS = tuple(kind.name.lower() for kind in Kind if Kind.LAUNCH <= kind <= 
 THREAD_KINDS = tuple(kind.name.lower() for kind in (Kind.CPU_SAMPLE, Kind.OFF_CPU, Kind.DRIVER))
 EXECUTION_KIND = "execution"
 """What devices did."""
+_OF_EXECUTIONS = (*SOURCE_DROPS, *_EXECUTION_DROPS)
 EVENT_KINDS = (*CALL_KINDS, *THREAD_KINDS, EXECUTION_KIND)
 """Everything that has an account."""
 
@@ -59,8 +65,9 @@ class Ledger:
             self.source[count.kind, count.outcome] = count.count
 
     def take_executions(self, seen: int, profiled: int, dropped: Mapping[str, int]) -> None:
-        """Running totals of the correlation replace earlier ones."""
-        self.source[EXECUTION_KIND, "seen"] = seen
+        """Running totals of the correlation replace earlier ones. What the source lost was seen there only."""
+        lost = sum(self.source_count(EXECUTION_KIND, reason) for reason in _OF_EXECUTIONS)
+        self.source[EXECUTION_KIND, "seen"] = seen + lost
         self.profiled[EXECUTION_KIND] = profiled
         for reason, count in dropped.items():
             self.dropped[EXECUTION_KIND, reason] = count
@@ -69,7 +76,8 @@ class Ledger:
         """One row for each kind of event that occurred."""
         rows = []
         for kind in EVENT_KINDS:
-            dropped = Counter({o: self.source.get((kind, o), 0) for o in SOURCE_DROPS})
+            reasons_at_source = _OF_EXECUTIONS if kind == EXECUTION_KIND else SOURCE_DROPS
+            dropped = Counter({o: self.source.get((kind, o), 0) for o in reasons_at_source})
             for (dropped_kind, reason), count in self.dropped.items():
                 if dropped_kind == kind:
                     dropped[reason] += count

@@ -46,6 +46,10 @@ STATE = AgentSnapshot(
                 estimated_launches=1_000,
                 copied_bytes=64,
                 estimated_copied_bytes=4_096,
+                executed_ns=1_500_000_000,
+                estimated_executed_ns=20_000_000_000,
+                queued_ns=500_000_000,
+                estimated_queued_ns=3_000_000_000,
             ),
             ServiceTotals(service="serve", wait_ns=1),
         ),
@@ -159,6 +163,26 @@ MIG = labels(hw__id="MIG-2", hw__model="H200")
             {
                 labels(service__name="train", estimated=False): 64,
                 labels(service__name="train", estimated=True): 4_096,
+                labels(service__name="serve", estimated=False): 0,
+                labels(service__name="serve", estimated=True): 0,
+            },
+        ),
+        (
+            "gpu.time",
+            "s",
+            {
+                labels(service__name="train", estimated=False): 1.5,
+                labels(service__name="train", estimated=True): 20,
+                labels(service__name="serve", estimated=False): 0,
+                labels(service__name="serve", estimated=True): 0,
+            },
+        ),
+        (
+            "gpu.queue.time",
+            "s",
+            {
+                labels(service__name="train", estimated=False): 0.5,
+                labels(service__name="train", estimated=True): 3,
                 labels(service__name="serve", estimated=False): 0,
                 labels(service__name="serve", estimated=True): 0,
             },

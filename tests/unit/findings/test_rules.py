@@ -12,8 +12,14 @@ from otel_gpuflame.events.attributions import Leaf, Measure
 from otel_gpuflame.events.executions import NO_DEVICE
 from otel_gpuflame.events.records import Watermark
 from otel_gpuflame.findings.find import RULES, find
-from otel_gpuflame.profile.model import Window
-from otel_gpuflame.profile.sample_types import ESTIMATED_SCOPE, GPU_IDLE
+from otel_gpuflame.findings.model import Confidence
+from otel_gpuflame.profile.model import Bundle, Window
+from otel_gpuflame.profile.sample_types import (
+    ESTIMATED_SCOPE,
+    GPU_IDLE,
+    GPU_LAUNCH,
+    PROBABILITY_ATTRIBUTE,
+)
 from otel_gpuflame.profile.top import total
 from tests.unit.findings import programs
 from tests.unit.findings.programs import MS, TINY, US, Program, S
@@ -279,10 +285,34 @@ def test_shapes_of_one_kernel_add_up() -> None:
     )
 
 
-def test_estimates_are_left_out() -> None:
-    """What is scaled is no evidence of a certain line."""
+def test_estimates_of_few_executions_are_left_out() -> None:
+    """What is scaled from nearly nothing is no evidence of a certain line."""
     (bundle,) = programs.unpinned_copy().bundles()
     assert find([replace(bundle, scope=ESTIMATED_SCOPE)]) == []
+    (bundle,) = programs.python_loop().bundles()
+    assert find([estimated(bundle, 1e-9)]) == []
+
+
+def test_estimates_of_executions_are_evidence() -> None:
+    """Launches of the same windows are exported by another bundle. A finding says how much was seen."""
+    (bundle,) = programs.python_loop().bundles()
+    (exact,), (found,) = find([bundle]), find([estimated(bundle, 0.1)])
+    assert exact.confidence is Confidence.HIGH
+    assert found.confidence is Confidence.MEDIUM
+    assert found.evidence == (*exact.evidence, ("sampling_probability", 0.1))
+    assert (found.rule, found.where, found.lost_ns) == (exact.rule, exact.where, exact.lost_ns)
+
+
+def estimated(bundle: Bundle, probability: float) -> Bundle:
+    """The bundle as an estimate: its launches are in another one."""
+    launches = next(each for each in bundle.profiles if each.sample_type == GPU_LAUNCH)
+    return replace(
+        bundle,
+        scope=ESTIMATED_SCOPE,
+        profile_attributes=((PROBABILITY_ATTRIBUTE, f"{probability:.6g}"),),
+        profiles=tuple(each for each in bundle.profiles if each is not launches),
+        launches=tuple(zip(launches.stack.tolist(), launches.value.tolist(), strict=True)),
+    )
 
 
 def test_findings_do_not_depend_on_the_order_of_events() -> None:

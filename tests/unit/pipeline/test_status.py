@@ -17,14 +17,22 @@ from otel_gpuflame.pipeline.status import (
 )
 from otel_gpuflame.profile.ledger import Ledger
 from otel_gpuflame.profile.model import Bundle
-from otel_gpuflame.profile.sample_types import ESTIMATED_SCOPE, GPU_COPY, GPU_LAUNCH, GPU_WAIT
+from otel_gpuflame.profile.sample_types import (
+    ESTIMATED_SCOPE,
+    GPU_COPY,
+    GPU_LAUNCH,
+    GPU_TIME,
+    GPU_WAIT,
+)
 from tests.unit.encode.bundles import bundle
 from tests.unit.profile.builders import counters
 
 
-def of_service(service: str, wait: int = 0, launches: int = 0, copied: int = 0) -> Bundle:
+def of_service(
+    service: str, wait: int = 0, launches: int = 0, copied: int = 0, executed: int = 0
+) -> Bundle:
     """A bundle with these totals."""
-    totals = {GPU_WAIT: wait, GPU_LAUNCH: launches, GPU_COPY: copied}
+    totals = {GPU_WAIT: wait, GPU_LAUNCH: launches, GPU_COPY: copied, GPU_TIME: executed}
     samples = {t: [(0, -1, 0, value)] for t, value in totals.items() if value}
     return bundle(samples, resource=(("service.name", service),))
 
@@ -59,7 +67,9 @@ def test_values_of_a_service_add_up_exact_and_estimated_apart() -> None:
     status = AgentStatus()
     status.add(of_service("train", wait=5, launches=2, copied=10))
     status.add(of_service("train", wait=7, launches=1))
-    status.add(replace(of_service("train", launches=40, copied=30), scope=ESTIMATED_SCOPE))
+    status.add(
+        replace(of_service("train", launches=40, copied=30, executed=9), scope=ESTIMATED_SCOPE)
+    )
     status.add(of_service("serve", launches=1))
 
     assert published(status).services == (
@@ -70,6 +80,7 @@ def test_values_of_a_service_add_up_exact_and_estimated_apart() -> None:
             estimated_launches=40,
             copied_bytes=10,
             estimated_copied_bytes=30,
+            estimated_executed_ns=9,
         ),
         ServiceTotals(service="serve", launches=1),
     )
