@@ -289,13 +289,13 @@ def test_estimates_of_few_executions_are_left_out() -> None:
     """What is scaled from nearly nothing is no evidence of a certain line."""
     (bundle,) = programs.unpinned_copy().bundles()
     assert find([replace(bundle, scope=ESTIMATED_SCOPE)]) == []
-    (bundle,) = programs.python_loop().bundles()
+    (bundle,) = programs.launch_bound().bundles()
     assert find([estimated(bundle, 1e-9)]) == []
 
 
 def test_estimates_of_executions_are_evidence() -> None:
     """Launches of the same windows are exported by another bundle. A finding says how much was seen."""
-    (bundle,) = programs.python_loop().bundles()
+    (bundle,) = programs.launch_bound().bundles()
     (exact,), (found,) = find([bundle]), find([estimated(bundle, 0.1)])
     assert exact.confidence is Confidence.HIGH
     assert found.confidence is Confidence.MEDIUM

@@ -184,8 +184,8 @@ class Agent:
 
 
 def agent_command(endpoint: str, *options: str) -> list[str]:
-    """Command line of an agent that sends to a gRPC endpoint."""
-    base = [sys.executable, "-m", "otel_gpuflame", "-v", "agent", "--no-self-telemetry"]
+    """Command line of an agent that sends to a gRPC endpoint. It leaves other tests' injected libraries alone."""
+    base = [sys.executable, "-m", "otel_gpuflame", "-v", "agent", "--no-self-telemetry", "--no-gpu"]
     return [*base, "--endpoint", f"http://{endpoint}", *options]
 
 
