@@ -49,6 +49,8 @@ KERNELS_MISSING: Final = "kernels_missing"
 copies and synchronisations, not a single kernel, and said that nothing was lost."""
 _MANY: Final = 16
 """Launches of kernels, of which one at least should have been executed; a few may all be captured into a graph."""
+_SPARE_NAMES: Final = 1 << 12
+"""Names of kernels of ended programs that are kept: the next one often has the same."""
 MAX_WAITING: Final = 1 << 20
 """Rows of one sort of a process that wait; with more, all are let go, and pairing begins anew."""
 _STEP_NS: Final = 100_000_000
@@ -130,6 +132,7 @@ class InferredLaunches:
         self._seen = Seen()
         self._names: dict[tuple[ProcessKey, int], int] = {}
         self._name_ids: dict[str, int] = {}
+        self._name_count = 0
         self._calls_ns = 0
         self._lost = 0
         self.counts: Counter[str] = Counter()
@@ -155,7 +158,8 @@ class InferredLaunches:
     def _(self, event: Names) -> list[Event]:
         # Both sides name kernels: the program by function handles, CUPTI by text.
         for name in event.names:
-            identity = self._name_ids.setdefault(name.name, len(self._name_ids) + 1)
+            self._name_count += 1
+            identity = self._name_ids.setdefault(name.name, self._name_count)
             self._names[name.process, name.handle] = identity
         return [event]
 
@@ -238,8 +242,12 @@ class InferredLaunches:
         return [event]
 
     def _forget_names(self, gone: Set[ProcessKey]) -> None:
-        if gone:
-            self._names = {key: value for key, value in self._names.items() if key[0] not in gone}
+        if not gone:
+            return
+        self._names = {key: value for key, value in self._names.items() if key[0] not in gone}
+        if len(self._name_ids) > 2 * len(self._names) + _SPARE_NAMES:
+            known = set(self._names.values())
+            self._name_ids = {name: each for name, each in self._name_ids.items() if each in known}
 
     def _infer_due(self) -> list[Event]:
         events: list[Event] = []
