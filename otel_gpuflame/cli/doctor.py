@@ -59,6 +59,10 @@ def doctor(*, pid: int | None, endpoint: str | None, protocol: str | None, as_js
 def _receiver(endpoint: str | None, protocol: str | None) -> OtlpOptions | None:
     """Where to send, if anybody said so."""
     if endpoint is None and not any(os.environ.get(name) for name in _ENDPOINTS):
+        if protocol is not None:
+            raise click.UsageError(
+                f"--protocol without an endpoint would do nothing: give --endpoint, or set {_ENDPOINTS[1]}"
+            )
         return None
     return destination(os.environ, endpoint, protocol)
 

@@ -94,7 +94,9 @@ def env(
     if systemd + k8s + (copy_to is not None) > 1:
         raise click.UsageError("give one of --systemd, --k8s and --copy-to")
     if not k8s and (container is not None or image is not None):
-        raise click.UsageError("--container and --image without --k8s would do nothing")
+        raise click.UsageError(
+            "--container and --image without --k8s would do nothing: give --k8s too"
+        )
     if k8s:
         click.echo(_patch(container, image or IMAGE), nl=False)
     elif copy_to is not None:

@@ -16,6 +16,7 @@ from rich.console import Console
 from otel_gpuflame import __version__
 from otel_gpuflame.capture.bpf.backend import Loader
 from otel_gpuflame.cli.tables import human, print_ledger, print_summary, say
+from otel_gpuflame.cli.usage import excludes, needs
 from otel_gpuflame.pipeline import RecordOptions, RecordResult
 from otel_gpuflame.pipeline import record as run_record
 from otel_gpuflame.profile.ledger import CALL_KINDS
@@ -134,10 +135,11 @@ def record(
     """
     if bool(command) == (pid is not None):
         raise click.UsageError("give either a command after `--`, or --pid")
-    if output is None and quiet:
-        raise click.UsageError("--quiet without --output would do nothing")
-    if devices and not driver:
-        raise click.UsageError("--device with --no-driver would do nothing")
+    needs("--quiet", "--output")
+    excludes("--top", "--quiet")
+    excludes("--device", "--no-driver")
+    if devices and loader == Loader.BCC.value:
+        raise click.UsageError("--device needs --loader libbpf: bcc knows no system calls")
     options = RecordOptions(
         output=output,
         command=command,

@@ -15,6 +15,7 @@ from otel_gpuflame.cli.destination import destination
 from otel_gpuflame.cli.findings import print_findings, print_findings_json
 from otel_gpuflame.cli.outputs import write_folded, write_html, write_pprof
 from otel_gpuflame.cli.tables import human, print_ledger, print_summary, say
+from otel_gpuflame.cli.usage import needs
 from otel_gpuflame.correlate.spans import SpanLink
 from otel_gpuflame.errors import CaptureFileError
 from otel_gpuflame.export.options import OtlpOptions
@@ -124,6 +125,7 @@ def replay(
     Headers, TLS, timeout and compression of --endpoint come from OTEL_EXPORTER_OTLP_PROFILES_* or
     OTEL_EXPORTER_OTLP_* variables.
     """
+    _check_options()
     to_stdout = folded is not None and str(folded) == "-"
     _check_findings(findings=findings, as_json=as_json, span=span_id, to_stdout=to_stdout)
     link = SpanLink(span_link)
@@ -171,6 +173,13 @@ def _send(
     )
     if summary.failed:
         sys.exit(1)
+
+
+def _check_options() -> None:
+    needs("--sample-type", "--folded")
+    needs("--span-link", "--span-id", "--pprof", "--html", "--endpoint")
+    needs("--protocol", "--endpoint")
+    needs("--keep-times", "--endpoint")
 
 
 def _check_findings(*, findings: bool, as_json: bool, span: bytes | None, to_stdout: bool) -> None:

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from otel_gpuflame.cli.share import share
 from otel_gpuflame.cli.top_table import view_json, view_table
+from otel_gpuflame.cli.usage import excludes
 from otel_gpuflame.pipeline import HostView, WatchOptions, watch
 
 _NS: Final = 1_000_000_000
@@ -80,6 +81,7 @@ def top(
     Captures as the agent does, and sends nothing. Waits are exact; launches and copies marked ~ are estimates from
     sampling windows, and … means that the first of these is not over. --once waits for it. Needs what the agent needs.
     """
+    excludes("--rows", "--json")
     stop = _stop_on_signals()
     options = WatchOptions(
         interval_ns=round(interval_s * _NS), budget=budget, duty=duty, settle=once

@@ -84,14 +84,38 @@ def test_version() -> None:
             ["record", "--no-driver", "--device", "/dev/null", "--", "true"],
             "--device with --no-driver would do nothing",
         ),
+        (
+            ["record", "--device", "/dev/null", "--loader", "bcc", "--", "true"],
+            "--device needs --loader libbpf",
+        ),
+        (
+            ["record", "--quiet", "-o", "o", "-n", "5", "--", "true"],
+            "--top with --quiet would do nothing: leave out one of them",
+        ),
+        (["top", "--json", "-n", "3"], "--rows with --json would do nothing"),
+        (["doctor", "--protocol", "grpc"], "give --endpoint, or set OTEL_EXPORTER_OTLP_ENDPOINT"),
+        (
+            ["replay", "a", "--sample-type", "gpu_wait"],
+            "--sample-type without --folded would do nothing: give --folded too, or leave out",
+        ),
+        (["replay", "a", "--protocol", "grpc"], "--protocol without --endpoint would do nothing"),
+        (["replay", "a", "--keep-times"], "--keep-times without --endpoint would do nothing"),
+        (
+            ["replay", "a", "--span-link", "active", "--folded", "-"],
+            "--span-link without --span-id or --pprof or --html or --endpoint would do nothing",
+        ),
         (["record", "--pid", "0"], "0 is not in the range x>=1"),
         (["record", "--duration", "0", "--", "true"], "0.0 is not in the range x>0"),
         (["record", "--library", "/nonexistent.so", "--", "true"], "does not exist"),
         (["demo", "-n", "few"], "'few' is not a valid integer"),
     ],
 )
-def test_wrong_usage_is_told_and_ends_with_2(arguments: list[str], message: str) -> None:
+def test_wrong_usage_is_told_and_ends_with_2(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A mistake on the command line has exit code 2 and a message that names it."""
+    for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_PROFILES_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
     result = run(*arguments)
     assert result.exit_code == 2
     assert message in result.stderr
