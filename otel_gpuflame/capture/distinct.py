@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-_ODD: Final = np.uint64(0x9E3779B97F4A7C15)
+_ODD: Final = 0x9E3779B97F4A7C15
+_WORD: Final = (1 << 64) - 1
 MAX_PAIRS: Final = 1 << 16
-"""More than the 50,000 stacks that are kept known at a time. Pairs of processes that have ended stay until then, 200
-bytes each: with a limit of a million an agent would grow for weeks."""
+"""More than the 50,000 stacks that are kept known at a time. Reached only by pairs that nobody forgets, such as stacks
+that were lost; they take 200 bytes each."""
 
 
 class DistinctPairs:
@@ -31,11 +33,16 @@ class DistinctPairs:
         self, first: NDArray[np.unsignedinteger], second: NDArray[np.uint64]
     ) -> list[tuple[int, int]]:
         """Distinct pairs of two columns of equal length, in no particular order."""
-        words = first * _ODD ^ second
+        words = first * np.uint64(_ODD) ^ second
         found = np.unique(words).tolist()
         if any(word not in self._pairs for word in found):
             self._learn(words, first, second)
         return [self._pairs[word] for word in found]
+
+    def forget(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """These are not expected to come again; if they do, they are met anew."""
+        for first, second in pairs:
+            self._pairs.pop((first * _ODD & _WORD) ^ second, None)
 
     def _learn(
         self,

@@ -48,7 +48,9 @@ class KnownStacks:
         count = len(self._owners) - self._max_stacks + min(_LET_GO, self._max_stacks // 10)
         return tuple(self._owners.popitem(last=False)[0] for _ in range(count))
 
-    def forget(self, process: ProcessKey) -> None:
-        """The process has ended."""
-        for key in [key for key, owner in self._owners.items() if owner == process]:
+    def forget(self, process: ProcessKey) -> tuple[StackKey, ...]:
+        """The process has ended: its stacks, which are no longer known."""
+        keys = tuple(key for key, owner in self._owners.items() if owner == process)
+        for key in keys:
             del self._owners[key]
+        return keys

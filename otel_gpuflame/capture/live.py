@@ -470,6 +470,7 @@ class LiveCapture:
     def _let_go_of_stacks(self) -> Sequence[Event]:
         """Keep what is known bounded: a stack that is let go comes again with its next use."""
         keys = self._known_stacks.let_go()
+        self._stacks_seen.forget(keys)
         for key in keys:
             self._kernel.forget_stack(key)
         return (StacksForgotten(keys),) if keys else ()
@@ -479,7 +480,8 @@ class LiveCapture:
         self._targets.forget(process.tgid)
         self._described.pop(process, None)
         self._names.forget(process)
-        self._known_stacks.forget(process)
+        self._stacks_seen.forget(self._known_stacks.forget(process))
+        self._processes_seen.forget([(process.tgid, process.start_ns)])
         if self._gpu is not None:
             self._gpu.forget(process)
 

@@ -16,8 +16,6 @@ from otel_gpuflame.events.wire_gpu import GpuKind
 
 _KIND_SHIFT: Final = np.uint64(56)
 _WHICH: Final = np.uint64((1 << 56) - 1)
-_SPARE_NAMES: Final = 1 << 12
-"""Names of kernels of ended programs that are kept: the next one often has the same."""
 KIND_OF: Final = np.zeros(256, np.uint64)
 """(256,) kind of the call that launches executions of a kind; 0 where none does."""
 KIND_OF[[GpuKind.KERNEL, GpuKind.COPY, GpuKind.SET]] = [Kind.LAUNCH, Kind.COPY, Kind.SET]
@@ -29,13 +27,19 @@ class Signatures:
     def __init__(self) -> None:
         self._names: dict[tuple[ProcessKey, int], int] = {}
         self._name_ids: dict[str, int] = {}
-        self._name_count = 0
+        self._last_id = 0
+
+    def __len__(self) -> int:
+        """Names that are remembered."""
+        return len(self._name_ids)
 
     def learn(self, event: Names) -> None:
         """Names that either side gave."""
         for name in event.names:
-            self._name_count += 1
-            identity = self._name_ids.setdefault(name.name, self._name_count)
+            identity = self._name_ids.get(name.name)
+            if identity is None:
+                self._last_id += 1
+                identity = self._name_ids[name.name] = self._last_id
             self._names[name.process, name.handle] = identity
 
     def forget(self, gone: Set[ProcessKey]) -> None:
@@ -43,9 +47,8 @@ class Signatures:
         if not gone:
             return
         self._names = {key: value for key, value in self._names.items() if key[0] not in gone}
-        if len(self._name_ids) > 2 * len(self._names) + _SPARE_NAMES:
-            known = set(self._names.values())
-            self._name_ids = {name: each for name, each in self._name_ids.items() if each in known}
+        used = set(self._names.values())
+        self._name_ids = {name: value for name, value in self._name_ids.items() if value in used}
 
     def of_calls(self, process: ProcessKey, rows: CallArray) -> NDArray[np.uint64]:
         """(n,) kind, and which kernel or how many bytes."""

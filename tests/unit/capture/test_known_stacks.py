@@ -38,6 +38,6 @@ def test_stacks_of_an_ended_process_go() -> None:
     first, second = keys(1, 2)
     known.add(first, ONE)
     known.add(second, OTHER)
-    known.forget(ONE)
+    assert known.forget(ONE) == (first,)
     assert first not in known
     assert second in known
