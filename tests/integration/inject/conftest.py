@@ -1,13 +1,15 @@
-"""The library, built from this checkout."""
+"""The libraries, built from this checkout, and programs that have them."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.integration.inject.opencl import LAYER, Program
 from tests.tiers import require
 
 NATIVE = Path(__file__).parents[3] / "otel_gpuflame" / "native"
@@ -23,3 +25,26 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = ["make", "-C", str(NATIVE), f"OUT={directory}", str(path)]
     subprocess.run(command, check=True, capture_output=True, text=True)
     return path
+
+
+@pytest.fixture(scope="session")
+def opencl_tier() -> None:
+    """Skip, or fail where forced, unless the layer and an OpenCL platform are there."""
+    vendors = list(Path("/etc/OpenCL/vendors").glob("*.icd"))
+    require("inject", LAYER.exists(), f"{LAYER} is missing: make native")
+    require("inject", bool(vendors), "no OpenCL platform: apt-get install pocl-opencl-icd")
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[Sequence[str]], Program]]:
+    """Starts programs under the OpenCL layer, and ends them with the test."""
+    started: list[Program] = []
+
+    def start_one(command: Sequence[str]) -> Program:
+        started.append(Program(command))
+        return started[-1]
+
+    yield start_one
+    for each in started:
+        each.process.kill()
+        each.process.wait()

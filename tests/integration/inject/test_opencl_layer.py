@@ -3,162 +3,40 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import IO, Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 import pytest
 
-from otel_gpuflame.capture.cupti.source import GpuSource
 from otel_gpuflame.events.executions import (
-    EXECUTION,
     DeviceInfo,
     Devices,
-    ExecutionArray,
     Executions,
     ExecutionsBegin,
     ExecutionsEnd,
     ExecutionWatermark,
 )
-from otel_gpuflame.events.frames import ProcessKey
-from otel_gpuflame.events.records import Event, Names
+from otel_gpuflame.events.records import Names
 from otel_gpuflame.events.wire_gpu import GpuKind
-from otel_gpuflame.symbolize.start_time import start_monotonic_ns
-from tests.fakes.build import ROOT, app_command
-from tests.tiers import require
+from tests.fakes.build import app_command
+from tests.integration.inject.opencl import LIMIT_S, Capture, Program, window_over
 
-pytestmark = pytest.mark.inject
+pytestmark = [pytest.mark.inject, pytest.mark.usefixtures("opencl_tier")]
 
-LAYER: Final = ROOT / "otel_gpuflame" / "_artifacts" / "libogf_opencl.so"
 COUNT: Final = 500
-LIMIT_S: Final = 300
-
-
-class Program:
-    """app_opencl under the layer, held until `go`."""
-
-    def __init__(self, *options: object, layer: Path = LAYER) -> None:
-        environment = {**os.environ, "OPENCL_LAYERS": str(layer), "PYTHONPATH": str(ROOT)}
-        # Files, since nobody reads while the program runs, and its truth is longer than a pipe.
-        self._output, self._errors = (tempfile.TemporaryFile("w+") for _ in "oe")  # noqa: SIM115
-        self.process = subprocess.Popen(
-            app_command("app_opencl", *options, "--hold"),
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=self._output,
-            stderr=self._errors,
-            text=True,
-        )
-        self._wait_until_ready()
-
-    def go(self) -> None:
-        """Let it enqueue."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-
-    def truth(self) -> dict[str, Any]:
-        """What it says at its end; fails unless it ended well and said nothing else."""
-        assert self.process.wait(LIMIT_S) == 0
-        assert _text(self._errors) == ""
-        truth: dict[str, Any] = json.loads(_text(self._output).splitlines()[-1])
-        return truth
-
-    def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + LIMIT_S
-        while "\n" not in _text(self._output):
-            assert self.process.poll() is None, _text(self._errors)
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
-
-def _text(file: IO[str]) -> str:
-    """All of a file that another process may be writing: it shares the position, which stays where it was."""
-    return os.pread(file.fileno(), 1 << 26, 0).decode()
 
 
 @pytest.fixture
-def program(inject_tier: None) -> Iterator[Callable[..., Program]]:
-    """Starts programs, and ends them with the test."""
-    started: list[Program] = []
+def program(start: Callable[..., Program]) -> Callable[..., Program]:
+    """Starts app_opencl with these options."""
 
-    def start(*options: object, **settings: Any) -> Program:
-        started.append(Program(*options, **settings))
-        return started[-1]
+    def start_app(*options: object) -> Program:
+        return start(app_command("app_opencl", *options, "--hold"))
 
-    yield start
-    for each in started:
-        each.process.kill()
-        each.process.wait()
-
-
-@pytest.fixture(scope="session")
-def inject_tier() -> None:
-    """Skip, or fail where forced, unless the layer and an OpenCL platform are there."""
-    vendors = list(Path("/etc/OpenCL/vendors").glob("*.icd"))
-    require("inject", LAYER.exists(), f"{LAYER} is missing: make native")
-    require("inject", bool(vendors), "no OpenCL platform: apt-get install pocl-opencl-icd")
-
-
-class Capture:
-    """The exporter's side: one window over one program."""
-
-    def __init__(self, program: Program) -> None:
-        self.source = GpuSource(lambda name: name)
-        self.events: list[Event] = []
-        self.pids = {program.process.pid}
-        start_ns = start_monotonic_ns(program.process.pid)
-        assert start_ns is not None
-        self.source.know(ProcessKey(program.process.pid, start_ns))
-        self.source.begin(time.monotonic_ns())
-        self.until(lambda: not self.source.is_idle)
-
-    def step(self) -> None:
-        """One round."""
-        now_ns = time.monotonic_ns()
-        self.source.look(self.pids, now_ns)
-        self.events += self.source.step(now_ns)
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        """Rounds until the condition holds."""
-        deadline = time.monotonic() + LIMIT_S
-        while not condition():
-            assert time.monotonic() < deadline
-            self.step()
-            time.sleep(0.002)
-
-    def finish(self) -> None:
-        """Let the lease end, and read what is left."""
-        self.source.finish()
-        self.until(lambda: self.source.is_idle)
-        self.step()
-
-    def of(self, kind: type[Any]) -> list[Any]:
-        """Events of a kind."""
-        return [event for event in self.events if isinstance(event, kind)]
-
-    def rows(self, kind: GpuKind) -> ExecutionArray:
-        """All rows of a kind."""
-        rows = [event.rows for event in self.of(Executions)]
-        every: ExecutionArray = np.concatenate([np.empty(0, EXECUTION), *rows])
-        return every[every["kind"] == kind]
-
-
-def window_over(program: Program) -> tuple[Capture, dict[str, Any]]:
-    """A window that is open from before the program's first enqueue until its end."""
-    capture = Capture(program)
-    program.go()
-    capture.until(lambda: program.process.poll() is not None)
-    truth = program.truth()
-    capture.finish()
-    return capture, truth
+    return start_app
 
 
 def test_every_command_has_its_own_times(program: Callable[..., Program]) -> None:
