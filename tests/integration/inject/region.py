@@ -31,6 +31,7 @@ PATIENCE_S = 300.0
 """How long something may take that must happen; only a broken library uses it up."""
 
 LEASE_S = 9.0
+"""The library cuts what is longer than 10 s."""
 
 _FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 _FUTEX_WAKE = 1
@@ -120,14 +121,18 @@ class Region:
         self.control["lease_until_ns"] = max(0, int(until_s * NS_PER_S))
         self.wake()
 
-    def open_window(self, generation: int) -> None:
-        """Lend, wait until the library captures for that lease, and go on lending until `close_window`."""
+    def keep_lending(self, generation: int) -> None:
+        """A lease that is prolonged until `close_window`, however long what it is for takes on a busy machine."""
         self._stop_lending()
         self.lend(LEASE_S, generation=generation)
         self._lender = threading.Thread(
             target=prolong, args=(self.control, self._enough), daemon=True
         )
         self._lender.start()
+
+    def open_window(self, generation: int) -> None:
+        """Lend, wait until the library captures for that lease, and go on lending until `close_window`."""
+        self.keep_lending(generation)
         wait_for(
             lambda: (
                 self.state == LibraryState.CAPTURING and int(self.field("generation")) == generation

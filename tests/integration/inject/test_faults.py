@@ -188,7 +188,7 @@ def test_a_refused_window_says_why(library: Path) -> None:
     """CUPTI's error is in the memory; the window is closed at once, and the program runs."""
     with session(library, FAKE_CUPTI_FAULTS=f"refuse={CONCURRENT_KERNEL}") as target:
         region = target.region()
-        region.lend(9, generation=1)
+        region.keep_lending(1)
         wait_for(lambda: int(region.field("records_head")) == 2, "the window's marks")
         target.do("launch_many", count=COUNT)
         assert reason(region.read()) == Incomplete.REFUSED

@@ -17,13 +17,11 @@ from numpy.typing import NDArray
 from otel_gpuflame.events.wire_gpu import GpuKind, Incomplete, LibraryCounter, LibraryState
 from tests.fakes.build import ROOT
 from tests.integration.inject.region import NoRegionError, Region, of_kind, wait_for
-from tests.integration.inject.session import HERE, Session, environment, session
+from tests.integration.inject.session import HERE, Session, attempts, environment, session
 
 pytestmark = pytest.mark.inject
 
 COUNT = 50
-ATTEMPTS = 20
-"""Programs that are tried until one does its part within the 3 s of its first window, on a machine however busy."""
 MARKS = (GpuKind.WINDOW_OPEN, GpuKind.WINDOW_CLOSE)
 CONCURRENT_KERNEL = 10
 
@@ -31,16 +29,6 @@ CONCURRENT_KERNEL = 10
 def starting(library: Path, **settings: Any) -> contextlib.AbstractContextManager[Session]:
     """A program whose library records from its beginning."""
     return session(library, OTEL_GPUFLAME_INJECT_START="1", **settings)
-
-
-def attempts() -> Iterator[int]:
-    """Numbers of attempts; whoever is content leaves the loop.
-
-    Raises:
-        TimeoutError: none was in time.
-    """
-    yield from range(ATTEMPTS)
-    raise TimeoutError(f"none of {ATTEMPTS} programs was in time for its first window")
 
 
 def wait_until_dormant(region: Region) -> None:
@@ -232,7 +220,7 @@ def test_a_first_window_that_is_refused_does_not_cost_the_next_one(library: Path
     with starting(library, FAKE_CUPTI_FAULTS=f"refuse={CONCURRENT_KERNEL}") as target:
         region = target.region()
         assert region.state == LibraryState.DORMANT
-        region.lend(9, generation=1)
+        region.keep_lending(1)
         wait_for(lambda: int(region.field("records_head")) == 4, "the marks of two windows")
         records = region.read()
     assert of_kind(records, GpuKind.WINDOW_CLOSE)["detail"].tolist() == [Incomplete.REFUSED] * 2
