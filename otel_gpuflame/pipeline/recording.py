@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -23,6 +23,7 @@ from otel_gpuflame.events.records import Event
 from otel_gpuflame.pipeline.correlating import CorrelatingAggregator
 from otel_gpuflame.pipeline.output_file import open_output
 from otel_gpuflame.profile.aggregate import AggregateOptions
+from otel_gpuflame.profile.digest import Digest
 from otel_gpuflame.profile.ledger import Ledger
 from otel_gpuflame.profile.model import Bundle
 
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 _STEP_NS: Final = 50_000_000
 """A round of the live source: short enough that stacks are resolved while their process still lives."""
+_SUMMED_NS: Final = 10_000_000_000
+"""For the tables at the end, stacks are kept for so long; what remains of them is a `Digest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class RecordResult:
     """What a recording saw. `exit_code` is the command's, None for a running process."""
 
     bundles: list[Bundle]
+    """For tables: see `Digest`."""
     ledger: Ledger
     report: LoadReport
     libraries: tuple[Path, ...]
@@ -84,7 +88,7 @@ def record(options: RecordOptions, stopped: Callable[[], bool]) -> RecordResult:
         if command is not None:
             command.release()
         sink = None if output is None else output.begin()
-        recorder = _Recorder(sink, options)
+        recorder = Recorder(sink, dict(options.attributes))
         recorder.take([start])
         started_ns = time.monotonic_ns()
         while not _is_over(options, command, time.monotonic_ns() - started_ns) and not stopped():
@@ -92,7 +96,7 @@ def record(options: RecordOptions, stopped: Callable[[], bool]) -> RecordResult:
         recorder.take(live.finish())
         recorder.close()
         return RecordResult(
-            bundles=recorder.bundles,
+            bundles=recorder.digest.bundles(),
             ledger=recorder.aggregator.ledger,
             report=live.report,
             libraries=tuple(library.path for library in live.attachments.libraries),
@@ -104,24 +108,27 @@ def record(options: RecordOptions, stopped: Callable[[], bool]) -> RecordResult:
         )
 
 
-class _Recorder:
-    """Every event goes to the file and into the summary."""
+class Recorder:
+    """Every event goes to the file and into the summary, which keeps no stack for longer than a window."""
 
-    def __init__(self, sink: BinaryIO | None, options: RecordOptions) -> None:
-        self._writer = CaptureWriter(sink, created=dict(options.attributes)) if sink else None
-        self.aggregator = CorrelatingAggregator(AggregateOptions(window_ns=None, span_link=None))
-        self.bundles: list[Bundle] = []
+    def __init__(self, sink: BinaryIO | None, attributes: Mapping[str, str]) -> None:
+        self._writer = CaptureWriter(sink, created=attributes) if sink else None
+        options = AggregateOptions(window_ns=_SUMMED_NS, span_link=None)
+        self.aggregator = CorrelatingAggregator(options)
+        self.digest = Digest()
 
     def take(self, events: Iterable[Event]) -> None:
+        """Events in order."""
         for event in events:
             if self._writer is not None:
                 self._writer.write(event)
-            self.bundles += self.aggregator.feed(event)
+            self.digest.add(self.aggregator.feed(event))
 
     def close(self) -> None:
+        """Nothing more comes."""
         if self._writer is not None:
             self._writer.close()
-        self.bundles += self.aggregator.finish()
+        self.digest.add(self.aggregator.finish())
 
 
 def _environment(options: RecordOptions) -> tuple[dict[str, str], bool]:
