@@ -16,6 +16,7 @@ from otel_gpuflame.capture.bpf.system_calls import open_cpu_clock
 from otel_gpuflame.capture.bpf.uprobes import ProbePoint
 from otel_gpuflame.capture.libraries import file_offset_of
 from otel_gpuflame.errors import SourceUnavailable
+from otel_gpuflame.events.apis import CPU_SAMPLES_HZ
 
 _CALLS: Final = 2_000
 _ROUNDS: Final = 15
@@ -70,6 +71,11 @@ def sample_cost_ns() -> float:
             os.close(clock)
         differences.append((sampled_ns - bare_ns) / (sampled_ns / _SAMPLE_PERIOD_NS))
     return max(sorted(differences)[_ROUNDS // 2], 0.0)
+
+
+def sampling_share() -> float:
+    """Share of a busy thread's time that CPU samples take, their program apart."""
+    return CPU_SAMPLES_HZ * sample_cost_ns() / 1e9
 
 
 def _time_checksum(work: bytes) -> int:

@@ -24,6 +24,9 @@ _PPB: Final = 1_000_000_000
 _FIRST_STRATUM_NS: Final = 2_000_000_000
 """Nothing is known of the costs yet: a short stratum with a small window, to measure."""
 _FIRST_DUTY: Final = 0.05
+_RISE: Final = 4.0
+"""A duty rises at most so many times over from one stratum to the next: what a short window has measured wrongly, or
+just before a target began its work, costs a target four times its share for one stratum at most."""
 _MEASURE_FROM_NS: Final = 25_000_000
 """A window that is cut shorter tells nothing of what a longer one costs: in some of these executions are not recorded
 at all (`cupti/cost.py`)."""
@@ -63,6 +66,8 @@ class BudgetOptions:
     duty: float | None = None
     trap_ns: float = 1_000.0
     """What a probe costs without its program; measured at start."""
+    sampling: float = 0.0
+    """Share of a busy thread's time that the timer of CPU samples takes, their program apart; measured at start."""
 
 
 @dataclass(slots=True)
@@ -238,7 +243,7 @@ class WindowControl:
         rates = {}
         for pid, (hits, program_ns) in self._probes.costs().items():
             hits_before, program_before = before.get(pid, (0, 0))
-            rates[pid] = hit_cost(
+            rates[pid] = self._options.sampling + hit_cost(
                 hits - hits_before, program_ns - program_before, elapsed_ns, self._options.trap_ns
             )
         return rates
@@ -250,7 +255,9 @@ class WindowControl:
         switching = switch_ns / self.state.stratum_ns
         duty = choose_duty(self.state.costs.values(), budget, switching)
         # Where all can be captured all the time nothing is switched.
-        return 1.0 if choose_duty(self.state.costs.values(), budget, 0.0) == 1 else duty
+        if choose_duty(self.state.costs.values(), budget, 0.0) == 1:
+            duty = 1.0
+        return min(duty, _RISE * max(self.state.duty, _FIRST_DUTY))
 
     def _watch_limit(self) -> bool:
         """The kill switch: always-on probes above twice the budget in three strata in a row."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from otel_gpuflame.capture.calibrate import trap_cost_ns
+from otel_gpuflame.capture.calibrate import sampling_share, trap_cost_ns
 from otel_gpuflame.capture.checks.host import Host
 from otel_gpuflame.capture.checks.result import Status
 from otel_gpuflame.capture.checks.rights import check_cap_sys_ptrace
@@ -96,13 +96,12 @@ class Agent:
         )
         sender.start()
         try:
-            trap_ns = trap_cost_ns()
-            logger.info("a probe without its program costs %.0f ns", trap_ns)
+            budget = self._budget()
             warn_of_unreadable_processes(Host())
             with DeviceSampling() as sampling:
                 while not self._control.stop.is_set():
                     if self._control.enabled:
-                        self._session(trap_ns, sampling)
+                        self._session(budget, sampling)
                     else:
                         self._devices = device_states(sampling.latest(), lambda _pid: None)
                         self._control.stop.wait(0.2)
@@ -140,9 +139,18 @@ class Agent:
         if self._telemetry is not None:
             self._telemetry.close(_LAST_METRICS_S)
 
-    def _session(self, trap_ns: float, sampling: DeviceSampling) -> None:
+    def _budget(self) -> BudgetOptions:
+        trap_ns = trap_cost_ns()
+        sampling = sampling_share() if self._options.cpu else 0.0
+        logger.info(
+            "a probe without its program costs %.0f ns, the timer of CPU samples %.2f %% of a thread's time",
+            trap_ns,
+            100 * sampling,
+        )
+        return BudgetOptions(self._options.budget, self._options.duty, trap_ns, sampling)
+
+    def _session(self, budget: BudgetOptions, sampling: DeviceSampling) -> None:
         """One stretch of capture: until stopped, switched off, or killed for its cost."""
-        budget = BudgetOptions(self._options.budget, self._options.duty, trap_ns)
         live_options = LiveOptions(
             host_wide=True,
             budget=budget,
