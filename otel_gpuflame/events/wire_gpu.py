@@ -11,7 +11,7 @@ import numpy as np
 class Limit(IntEnum):
     """enum ogf_gpu_limit."""
 
-    ABI = 1
+    ABI = 2
     PAGE_BYTES = 4096
     RECORD_SLOTS = 131072
     NAMES_BYTES = 1048576
@@ -46,6 +46,7 @@ class Incomplete(IntEnum):
     REFUSED = 6
     NEW_CONTEXT = 7
     NOT_TIMED = 8
+    STOOD_DOWN = 9
 
 
 class LibraryState(IntEnum):
@@ -56,6 +57,7 @@ class LibraryState(IntEnum):
     CAPTURING = 2
     UNUSABLE = 3
     ENDED = 4
+    STANDING_DOWN = 5
 
 
 class LibraryError(IntEnum):
@@ -79,6 +81,7 @@ class LibraryCounter(IntEnum):
     NAMES_FULL = 5
     NO_TIME = 6
     BUFFERS = 7
+    STOOD_DOWN = 8
 
 
 RECORD: Final[np.dtype[Any]] = np.dtype(
@@ -152,13 +155,20 @@ DEVICE: Final[np.dtype[Any]] = np.dtype(
 
 CONTROL: Final[np.dtype[Any]] = np.dtype(
     {
-        "names": ["wake", "generation", "lease_until_ns", "records_tail"],
-        "formats": ["<u4", "<u4", "<u8", "<u8"],
-        "offsets": [0, 4, 8, 16],
-        "itemsize": 24,
+        "names": [
+            "wake",
+            "generation",
+            "lease_until_ns",
+            "records_tail",
+            "others_begun",
+            "others_ended",
+        ],
+        "formats": ["<u4", "<u4", "<u8", "<u8", "<u4", "<u4"],
+        "offsets": [0, 4, 8, 16, 24, 28],
+        "itemsize": 32,
     }
 )
-"""struct ogf_gpu_control, 24 bytes."""
+"""struct ogf_gpu_control, 32 bytes."""
 
 
 LIBRARY: Final[np.dtype[Any]] = np.dtype(
@@ -181,6 +191,10 @@ LIBRARY: Final[np.dtype[Any]] = np.dtype(
             "records_head",
             "names_head",
             "complete_ns",
+            "worker_thread",
+            "init_thread",
+            "init_begin_ns",
+            "init_end_ns",
             "counters",
             "devices",
         ],
@@ -202,11 +216,39 @@ LIBRARY: Final[np.dtype[Any]] = np.dtype(
             "<u8",
             "<u8",
             "<u8",
+            "<u8",
+            "<u8",
+            "<u8",
+            "<u8",
             ("<u8", (16,)),
             (DEVICE, (32,)),
         ],
-        "offsets": [0, 8, 12, 16, 24, 32, 40, 44, 48, 52, 56, 60, 64, 68, 72, 80, 88, 96, 224],
-        "itemsize": 3552,
+        "offsets": [
+            0,
+            8,
+            12,
+            16,
+            24,
+            32,
+            40,
+            44,
+            48,
+            52,
+            56,
+            60,
+            64,
+            68,
+            72,
+            80,
+            88,
+            96,
+            104,
+            112,
+            120,
+            128,
+            256,
+        ],
+        "itemsize": 3584,
     }
 )
-"""struct ogf_gpu_library, 3552 bytes."""
+"""struct ogf_gpu_library, 3584 bytes."""

@@ -14,7 +14,7 @@
 #define OGF_GPU_MAGIC       0x0031555047464f67ULL /* "gOFGPU1" */
 
 enum ogf_gpu_limit {
-	OGF_GPU_ABI = 1,
+	OGF_GPU_ABI = 2,
 	OGF_GPU_PAGE_BYTES = 4096,
 	OGF_GPU_RECORD_SLOTS = 1 << 17, /* 12 MiB: 0.25 s of 480,000 kernels/s */
 	OGF_GPU_NAMES_BYTES = 1 << 20,
@@ -49,6 +49,7 @@ enum ogf_gpu_incomplete {
 	OGF_GPU_REFUSED = 6,       /* CUPTI would not record */
 	OGF_GPU_NEW_CONTEXT = 7,   /* a context may have been in the making while recording was switched on */
 	OGF_GPU_NOT_TIMED = 8,     /* OpenCL: queues without profiling had commands, too */
+	OGF_GPU_STOOD_DOWN = 9,    /* another client of CUPTI was at work: no window was opened */
 };
 
 enum ogf_gpu_state {
@@ -57,6 +58,7 @@ enum ogf_gpu_state {
 	OGF_GPU_CAPTURING = 2,
 	OGF_GPU_UNUSABLE = 3, /* `error` says why */
 	OGF_GPU_ENDED = 4,
+	OGF_GPU_STANDING_DOWN = 5, /* a lease runs, and another client of CUPTI is at work */
 };
 
 enum ogf_gpu_error {
@@ -77,6 +79,7 @@ enum ogf_gpu_counter {
 	OGF_GPU_COUNT_NAMES_FULL = 5,
 	OGF_GPU_COUNT_NO_TIME = 6, /* records without times: counted, and written */
 	OGF_GPU_COUNT_BUFFERS = 7,
+	OGF_GPU_COUNT_STOOD_DOWN = 8, /* windows that another client of CUPTI prevented, or ended */
 };
 
 struct ogf_gpu_record {
@@ -138,6 +141,11 @@ struct ogf_gpu_library {
 	__u64 records_head; /* records ever written */
 	__u64 names_head;   /* bytes ever written */
 	__u64 complete_ns;  /* records of launches that had returned before this have been written */
+	/* Calls of CUPTI by these are ours: fs base, or what the architecture has instead. */
+	__u64 worker_thread;
+	__u64 init_thread; /* a thread of the program, from init_begin_ns to init_end_ns */
+	__u64 init_begin_ns;
+	__u64 init_end_ns; /* 0: not over */
 	__u64 counters[OGF_GPU_MAX_COUNTERS];
 	struct ogf_gpu_device devices[OGF_GPU_MAX_DEVICES];
 };
@@ -154,7 +162,11 @@ struct ogf_gpu_control {
 	__u32 generation; /* another number: close the window, and open a new one */
 	__u64 lease_until_ns;
 	__u64 records_tail; /* records read */
+	/* How often the exporter has seen other clients of CUPTI begin, and end: not the same number while one works.
+	 */
+	__u32 others_begun;
+	__u32 others_ended; /* another number allows a new generation to take their place */
 };
-_Static_assert(sizeof(struct ogf_gpu_control) == 24, "ogf_gpu_control");
+_Static_assert(sizeof(struct ogf_gpu_control) == 32, "ogf_gpu_control");
 
 #endif

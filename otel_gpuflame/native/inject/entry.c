@@ -63,7 +63,7 @@ static void start(void)
 		give_up(error, 0);
 		return;
 	}
-	result = ogf_buffers_register();
+	result = ogf_client_register();
 	if (result != CUPTI_SUCCESS) {
 		give_up(OGF_GPU_CUPTI_ERROR, result);
 		return;
@@ -84,7 +84,10 @@ OGF_EXPORT int InitializeInjection(void)
 	if (atomic_flag_test_and_set(&called) || atomic_load(&ogf_inert))
 		return 1;
 	/* Memory that a child would not have needs the handler first. */
-	if (pthread_atfork(NULL, NULL, fork_child) == 0 && ogf_region_make())
+	if (pthread_atfork(NULL, NULL, fork_child) == 0 && ogf_region_make()) {
+		ogf_set_init_begin();
 		start();
+		ogf_set_init_end();
+	}
 	return 1;
 }

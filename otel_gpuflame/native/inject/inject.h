@@ -47,6 +47,10 @@ void ogf_set_error(enum ogf_gpu_error error, uint32_t cupti_result);
 void ogf_set_cupti_version(uint32_t version);
 void ogf_set_generation(uint32_t generation);
 void ogf_set_device_count(uint32_t count);
+/* Which calls of CUPTI are ours: those of the worker, and those of the thread that is inside InitializeInjection. */
+void ogf_set_worker_thread(void);
+void ogf_set_init_begin(void);
+void ogf_set_init_end(void);
 void ogf_set_names_head(uint64_t size_bytes);
 void ogf_set_complete_ns(uint64_t complete_ns);
 
@@ -94,7 +98,7 @@ struct ogf_filled {
 	size_t size_bytes;
 };
 
-/* Makes us CUPTI's client, whoever was it before; CUPTI's result. */
+/* Registers our callbacks with CUPTI; its result. */
 uint32_t ogf_buffers_register(void);
 /* Gives CUPTI buffers from now on; false: there is no memory. */
 bool ogf_buffers_open(void);
@@ -115,14 +119,38 @@ uint64_t ogf_timestamps_given(void);
 /* Writes a buffer's records into the ring. */
 void ogf_records_write(const struct ogf_filled *filled);
 
+/* client.c */
+enum ogf_client {
+	OGF_CLIENT_US,
+	OGF_CLIENT_OTHER,   /* another one has registered since we did */
+	OGF_CLIENT_UNKNOWN, /* CUPTI has not asked us for the time since we registered: nothing can be said */
+};
+
+/* Makes us CUPTI's client, whoever was it before; CUPTI's result. */
+uint32_t ogf_client_register(void);
+enum ogf_client ogf_client_look(void);
+/* Whether a window may take CUPTI, by what the exporter says, else by what is seen here. */
+bool ogf_client_may_open(void);
+/* Whether another client is at work, as far as is known; an open window of ours has lost CUPTI then. */
+bool ogf_client_is_lost(void);
+/* We have noticed that. */
+void ogf_client_lost(void);
+/* Whether those that we know of have ended since. */
+bool ogf_client_others_ended(void);
+
 /* window.c */
+/* Once, as soon as the driver answers, whether or not a window is open. */
+void ogf_window_driver_is_up(void);
+/* False: not now; a window that was marked as opened is marked as closed. */
 bool ogf_window_open(uint32_t generation);
 /* The same for generation 0, in InitializeInjection: nothing is asked of CUPTI that needs a driver. */
 bool ogf_window_open_at_init(void);
-/* One flush; false when the window cannot go on. */
+/* One flush; false when the window cannot go on, for another client is at work. */
 bool ogf_window_tick(void);
 /* at_exit: the program ends, so nothing may take longer than it must. */
 void ogf_window_close(bool at_exit);
+/* Without a window: switches off what a lost window has left on for another client, if that has ended. */
+void ogf_window_clean(void);
 
 /* worker.c */
 /* Before ogf_worker_start: a window of generation 0 is open. The first lease carries it on. */

@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -202,6 +203,32 @@ void ogf_set_device_count(uint32_t count)
 void ogf_set_names_head(uint64_t size_bytes)
 {
 	PUBLISH(names_head, size_bytes);
+}
+
+/* What BPF has as the thread pointer: other than its id, it is the same in every pid namespace. */
+static uint64_t thread_pointer(void)
+{
+#ifdef __x86_64__
+	return (uint64_t)(uintptr_t)pthread_self(); /* gcc has the builtin from 11 on */
+#else
+	return (uint64_t)(uintptr_t)__builtin_thread_pointer();
+#endif
+}
+
+void ogf_set_worker_thread(void)
+{
+	PUBLISH(worker_thread, thread_pointer());
+}
+
+void ogf_set_init_begin(void)
+{
+	PUBLISH(init_begin_ns, ogf_now_ns());
+	PUBLISH(init_thread, thread_pointer());
+}
+
+void ogf_set_init_end(void)
+{
+	PUBLISH(init_end_ns, ogf_now_ns());
 }
 
 /* Never goes back: what was said to be complete stays so. */

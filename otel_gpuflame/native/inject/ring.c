@@ -8,7 +8,7 @@ static struct ogf_gpu_library *page;
 static const struct ogf_gpu_control *reader;
 static uint64_t head;
 static uint64_t room; /* slots known to be free from head on */
-static _Atomic uint64_t totals[OGF_GPU_COUNT_BUFFERS + 1];
+static _Atomic uint64_t totals[OGF_GPU_MAX_COUNTERS];
 
 void ogf_ring_init(struct ogf_gpu_record *slots, struct ogf_gpu_library *library, const struct ogf_gpu_control *control)
 {
@@ -50,7 +50,7 @@ void ogf_ring_write(const struct ogf_gpu_record *record)
 
 void ogf_ring_publish(void)
 {
-	for (unsigned int counter = 0; counter <= OGF_GPU_COUNT_BUFFERS; counter++)
+	for (unsigned int counter = 0; counter < OGF_GPU_MAX_COUNTERS; counter++)
 		__atomic_store_n(&page->counters[counter], atomic_load_explicit(&totals[counter], memory_order_relaxed),
 				 __ATOMIC_RELAXED);
 	__atomic_store_n(&page->records_head, head, __ATOMIC_RELEASE);

@@ -6,6 +6,7 @@
 enum {
 	LAST_FLUSH_STEP_MS = 5,
 	LAST_FLUSH_MS = 1000,
+	GIVE_BACK_STEPS = 10,
 	/* A context that is there later has been begun in the window. Making one takes 0.1 to 0.5 s on one device. */
 	CONTEXT_MS = 5000,
 };
@@ -24,8 +25,8 @@ static struct {
 	uint64_t contexts_until_ns;                   /* until then, a context that is new may have been begun before */
 	uint32_t contexts;                            /* known by device */
 	uint64_t no_buffer, ring_full, cupti_dropped; /* counters when it began */
-	bool tells_clock;                             /* CUPTI's own clock asks our callback */
 	bool lost_to_other;
+	bool left_on; /* what the last one had switched on, for another client has CUPTI */
 	bool has_new_context;
 	uint64_t complete_ns; /* to be said at the next flush */
 } window;
@@ -43,15 +44,6 @@ static void write_mark(enum ogf_gpu_kind kind, uint64_t start_ns, uint64_t end_n
 
 	ogf_ring_write(&record);
 	ogf_ring_publish();
-}
-
-/* Whether a question to CUPTI for the time reaches us: it goes to the client that registered last. */
-static bool is_our_clock(void)
-{
-	const uint64_t before = ogf_timestamps_given();
-	uint64_t now_ns;
-
-	return ogf_cupti.cuptiGetTimestamp(&now_ns) == CUPTI_SUCCESS && ogf_timestamps_given() != before;
 }
 
 static void count_dropped(void)
@@ -133,7 +125,6 @@ static uint32_t prepare(void)
 	window.no_buffer = ogf_counted(OGF_GPU_COUNT_NO_BUFFER);
 	window.ring_full = ogf_counted(OGF_GPU_COUNT_RING_FULL);
 	window.cupti_dropped = ogf_counted(OGF_GPU_COUNT_CUPTI_DROPPED);
-	window.tells_clock = false;
 	window.lost_to_other = false;
 	window.has_new_context = false;
 	window.complete_ns = 0;
@@ -146,7 +137,7 @@ static uint32_t prepare(void)
  */
 static uint32_t take_over(void)
 {
-	const uint32_t result = ogf_buffers_register();
+	const uint32_t result = ogf_client_register();
 
 	if (result != CUPTI_SUCCESS)
 		return result;
@@ -177,7 +168,8 @@ static bool open_window(uint32_t generation, uint64_t begin_ns, uint32_t result)
 	return false;
 }
 
-bool ogf_window_open(uint32_t generation)
+/* Whoever starts between the look before and this loses CUPTI to us: about a microsecond. */
+static bool take_window(uint32_t generation)
 {
 	const uint64_t begin_ns = ogf_now_ns();
 
@@ -185,8 +177,34 @@ bool ogf_window_open(uint32_t generation)
 	window.contexts_until_ns = begin_ns + CONTEXT_MS * OGF_NS_PER_MS;
 	if (!open_window(generation, begin_ns, take_over()))
 		return false;
-	window.tells_clock = is_our_clock();
+	ogf_client_look();
 	return true;
+}
+
+static void stand_down(uint32_t generation)
+{
+	const uint64_t now_ns = ogf_now_ns();
+
+	window.generation = generation;
+	ogf_set_generation(generation);
+	ogf_count(OGF_GPU_COUNT_STOOD_DOWN, 1);
+	write_mark(OGF_GPU_WINDOW_OPEN, now_ns, now_ns, OGF_GPU_COMPLETE);
+	write_mark(OGF_GPU_WINDOW_CLOSE, now_ns, now_ns, OGF_GPU_STOOD_DOWN);
+	ogf_set_state(OGF_GPU_STANDING_DOWN);
+}
+
+bool ogf_window_open(uint32_t generation)
+{
+	if (ogf_client_may_open())
+		return take_window(generation);
+	stand_down(generation);
+	return false;
+}
+
+/* Nobody profiles yet: from now on, a client that comes before our first window is noticed. */
+void ogf_window_driver_is_up(void)
+{
+	ogf_client_look();
 }
 
 /*
@@ -215,18 +233,16 @@ static bool open_again(void)
 {
 	window.has_new_context = true;
 	ogf_window_close(false);
-	return ogf_window_open(window.generation);
+	if (!ogf_client_is_lost())
+		return take_window(window.generation);
+	stand_down(window.generation);
+	return false;
 }
 
 bool ogf_window_tick(void)
 {
-	const bool is_ours = is_our_clock();
-
-	if (window.tells_clock && !is_ours) {
-		window.lost_to_other = true;
+	if (ogf_client_is_lost())
 		return false;
-	}
-	window.tells_clock = is_ours;
 	if (is_context_new())
 		return open_again();
 	flush(CUPTI_FLUSH_COMPLETED);
@@ -271,7 +287,30 @@ static enum ogf_gpu_incomplete why_incomplete(uint64_t end_ns, bool forced)
 	return forced ? OGF_GPU_NOT_FLUSHED : OGF_GPU_COMPLETE;
 }
 
+/*
+ * CUPTI goes on to fill the buffers that it had from us, and gives them to the other client, which can only throw them
+ * away: so it gets them now. Not by force, which would cut what is running in buffers of the other one's.
+ */
+static void give_back_buffers(void)
+{
+	for (int step = 0; step < GIVE_BACK_STEPS; step++) {
+		ogf_cupti.cuptiActivityFlushAll(CUPTI_FLUSH_COMPLETED);
+		if (ogf_worker_is_ending())
+			return;
+		ogf_sleep_until(ogf_now_ns() + LAST_FLUSH_STEP_MS * OGF_NS_PER_MS);
+	}
+}
+
 /* What another client may have asked for is left to it: it could not know that we switched it off. */
+static void leave_on(void)
+{
+	window.lost_to_other = true;
+	window.left_on = true;
+	ogf_client_lost();
+	give_back_buffers();
+	ogf_count(OGF_GPU_COUNT_STOOD_DOWN, 1);
+}
+
 void ogf_window_close(bool at_exit)
 {
 	const uint64_t end_ns = ogf_now_ns();
@@ -280,11 +319,14 @@ void ogf_window_close(bool at_exit)
 	if (!window.is_open)
 		return;
 	window.is_open = false;
-	if (!window.lost_to_other) {
+	if (ogf_client_is_lost()) {
+		leave_on();
+	} else {
 		disable();
+		window.left_on = false;
 		forced = !flush_to_the_end(end_ns, at_exit ? 0 : LAST_FLUSH_MS);
 		/* By force also when all of ours is back: a buffer that another client had left behind shows now. */
-		if (forced || window.tells_clock)
+		if (forced || ogf_client_look() == OGF_CLIENT_US)
 			flush(CUPTI_FLUSH_FORCED);
 		count_dropped();
 	}
@@ -292,4 +334,13 @@ void ogf_window_close(bool at_exit)
 	ogf_set_complete_ns(window.complete_ns);
 	write_mark(OGF_GPU_WINDOW_CLOSE, end_ns, ogf_now_ns(), why_incomplete(end_ns, forced));
 	ogf_buffers_close();
+	ogf_set_state(window.lost_to_other ? OGF_GPU_STANDING_DOWN : OGF_GPU_DORMANT);
+}
+
+void ogf_window_clean(void)
+{
+	if (!window.left_on || !ogf_client_others_ended())
+		return;
+	disable();
+	window.left_on = false;
 }

@@ -16,7 +16,8 @@ __asm__(".symver pthread_sigmask, pthread_sigmask@GLIBC_2.2.5");
 
 enum {
 	FLUSH_PERIOD_MS = 50,
-	DRIVER_PERIOD_MS = 10, /* how often a lease that came before cuInit's end looks for it */
+	DRIVER_PERIOD_MS = 10,  /* how often we look whether cuInit has ended */
+	DRIVER_WAIT_MS = 60000, /* and for how long without a lease: on hosts with many devices it takes 10 s */
 	/* However often the exporter's page changes, this is how often we look, and how often CUPTI is switched on. */
 	LEAST_LOOK_MS = 1,
 	LEAST_BETWEEN_WINDOWS_MS = 50,
@@ -57,7 +58,6 @@ static void close_window(bool at_exit)
 	ogf_window_close(at_exit);
 	window.is_open = false;
 	window.first_until_ns = 0;
-	ogf_set_state(OGF_GPU_DORMANT);
 }
 
 /* When to look again. */
@@ -73,7 +73,7 @@ static uint64_t open_window(const struct ogf_lease *lease, uint64_t now_ns)
 	window.generation = lease->generation;
 	window.is_open = ogf_window_open(lease->generation);
 	window.was_refused = !window.is_open;
-	return window.is_open ? ogf_now_ns() + FLUSH_PERIOD_MS * OGF_NS_PER_MS : OGF_FOREVER;
+	return window.is_open ? ogf_now_ns() + FLUSH_PERIOD_MS * OGF_NS_PER_MS : lease->until_ns;
 }
 
 /*
@@ -110,11 +110,35 @@ static uint64_t follow_window(const struct ogf_lease *lease, uint64_t now_ns)
 		if (!ogf_window_tick()) {
 			close_window(false);
 			window.was_refused = true;
-			return OGF_FOREVER;
+			return lease->until_ns;
 		}
 		next_flush_ns = now_ns + FLUSH_PERIOD_MS * OGF_NS_PER_MS;
 	}
 	return next_flush_ns < lease->until_ns ? next_flush_ns : lease->until_ns;
+}
+
+/* Whether there is nothing to wait for but the exporter. */
+static bool is_settled(uint64_t now_ns)
+{
+	static bool is_up;
+	static uint64_t until_ns;
+
+	if (is_up)
+		return true;
+	if (!until_ns)
+		until_ns = now_ns + DRIVER_WAIT_MS * OGF_NS_PER_MS;
+	is_up = ogf_devices_describe();
+	if (is_up)
+		ogf_window_driver_is_up();
+	return is_up || now_ns >= until_ns;
+}
+
+/* The state is that of a lease which has run out. */
+static uint64_t rest(uint64_t now_ns)
+{
+	ogf_set_state(OGF_GPU_DORMANT);
+	ogf_window_clean();
+	return is_settled(now_ns) ? OGF_FOREVER : now_ns + DRIVER_PERIOD_MS * OGF_NS_PER_MS;
 }
 
 static uint64_t follow_lease(void)
@@ -125,10 +149,15 @@ static uint64_t follow_lease(void)
 
 	if (window.first_until_ns)
 		lease = first_lease(&lease, is_written, now_ns);
-	if (window.is_open)
+	if (window.is_open) {
+		is_settled(now_ns);
 		return follow_window(&lease, now_ns);
-	if (lease.until_ns <= now_ns || (window.was_refused && lease.generation == window.generation))
-		return OGF_FOREVER;
+	}
+	if (lease.until_ns <= now_ns)
+		return rest(now_ns);
+	if (window.was_refused && lease.generation == window.generation)
+		return lease.until_ns;
+	is_settled(now_ns);
 	return open_window(&lease, now_ns);
 }
 
@@ -137,6 +166,7 @@ static void *work(void *unused)
 	const uint32_t *wake = &ogf_region_control()->wake;
 
 	(void)unused;
+	ogf_set_worker_thread();
 	prctl(PR_SET_NAME, "otel_gpuflame");
 	while (true) {
 		const uint32_t seen = __atomic_load_n(wake, __ATOMIC_ACQUIRE);

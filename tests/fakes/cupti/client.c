@@ -26,6 +26,7 @@ CUptiResult cuptiActivityEnable(uint32_t kind);
 CUptiResult cuptiActivityDisable(uint32_t kind);
 CUptiResult cuptiActivityEnableDriverApi(uint32_t cbid, uint8_t enable);
 CUptiResult cuptiActivityFlushAll(uint32_t flag);
+CUptiResult cuptiFinalize(void);
 CUptiResult cuptiActivityGetNumDroppedRecords(void *context, uint32_t stream, size_t *dropped);
 CUptiResult cuptiActivityGetNextRecord(uint8_t *buffer, size_t valid_size, void **record);
 
@@ -181,6 +182,18 @@ OGF_EXPORT CUptiResult cuptiActivityFlushAll(uint32_t flag)
 	while (cupti_faults.hang)
 		pause();
 	cupti_flush(flag & 1);
+	return CUPTI_SUCCESS;
+}
+
+/* As if it had just been loaded. */
+OGF_EXPORT CUptiResult cuptiFinalize(void)
+{
+	static const struct cupti_client nobody;
+
+	for (uint32_t kind = 0; kind < CUPTI_KIND_COUNT; kind++)
+		atomic_store(&enabled[kind], false);
+	set_all_calls(false);
+	cupti_set_client(&nobody);
 	return CUPTI_SUCCESS;
 }
 

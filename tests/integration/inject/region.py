@@ -153,6 +153,17 @@ class Region:
         self.lend(-1)
         wait_for(lambda: self.state != LibraryState.CAPTURING, "the end of the window")
 
+    def other_has_begun(self) -> None:
+        """Say that another client of CUPTI is at work."""
+        self.control["others_begun"] += 1
+        self.wake()
+
+    def others_have_ended(self) -> None:
+        """Say that whoever was at work, has ended, whether or not we said that it had begun."""
+        ended = int(self.control["others_ended"][0]) + 1
+        self.control["others_begun"] = self.control["others_ended"] = ended
+        self.wake()
+
     def lease_is_over(self) -> bool:
         """Whether the last lease has run out."""
         return time.monotonic_ns() > int(self.control["lease_until_ns"][0])

@@ -30,10 +30,11 @@ def attempts() -> Iterator[int]:
     raise TimeoutError(f"none of {ATTEMPTS} programs was in time")
 
 
-def environment(library: Path, *, cupti: bool = True, **settings: str) -> dict[str, str]:
-    """Environment of a program into which the driver loads our library."""
+def environment(library: Path | None, *, cupti: bool = True, **settings: str) -> dict[str, str]:
+    """Environment of a program into which the driver loads our library; None: it does not."""
     fakes = build_fakes()
-    values = fake_environment(fakes, CUDA_INJECTION64_PATH=str(library), **settings)
+    injected = {} if library is None else {"CUDA_INJECTION64_PATH": str(library)}
+    values = fake_environment(fakes, **injected, **settings)
     if cupti:
         values["OTEL_GPUFLAME_CUPTI"] = str(fakes / "cupti" / "libcupti.so.13")
     return values
@@ -71,7 +72,7 @@ class Session:
 
 
 @contextlib.contextmanager
-def session(library: Path, *, cupti: bool = True, **settings: str) -> Iterator[Session]:
+def session(library: Path | None, *, cupti: bool = True, **settings: str) -> Iterator[Session]:
     """A target program; it must end well and say nothing."""
     command = [sys.executable, str(HERE / "target_app.py")]
     process = subprocess.Popen(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.fakes.cuda_driver import FakeCuda
+from tests.fakes.cupti_client import ProfilerClient
 
 Truth = dict[str, Any]
 
@@ -27,6 +28,7 @@ class Target:
         self.cuda = FakeCuda()
         self.streams: dict[str, int] = {}
         self.graphs: dict[str, int] = {}
+        self.profiler = ProfilerClient()
 
     def stream(self, name: str | None) -> int:
         """A stream by name; None: the default stream."""
@@ -121,6 +123,26 @@ class Target:
             self.cuda.launch("alternating", self.stream(streams[index % len(streams)]))
         return {}
 
+    def do_profile_begin(self, *, has_clock: bool = True) -> Truth:
+        """A profiler of the program's own begins, and records."""
+        self.profiler.begin(has_clock=has_clock)
+        return {"begun_ns": time.monotonic_ns()}
+
+    def do_profile_disable(self) -> Truth:
+        """It records no more, and has not fetched all that it recorded."""
+        self.profiler.disable()
+        return {}
+
+    def do_profile_end(self, *, finalize: bool = False) -> Truth:
+        """It ends; what it got."""
+        self.profiler.disable()
+        self.profiler.flush()
+        if finalize:
+            self.profiler.finalize()
+        ended_ns = time.monotonic_ns()
+        profile = self.profiler.take()
+        return {"records": profile.records, "foreign": profile.foreign, "ended_ns": ended_ns}
+
     def do_exec(self) -> Truth:
         """Become another program in the same process; that one answers."""
         os.execv(sys.executable, [sys.executable, os.path.abspath(__file__)])
@@ -135,21 +157,29 @@ class Target:
 
     def do_fork(self) -> Truth:
         """Fork; the child launches with a driver of its own, and says what descriptors it has."""
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                answer = {"regions": regions(), "launched": Target().cuda.launch_many("child", 10)}
-                os.write(writer, json.dumps(answer).encode())
-                status = 0
-            finally:
-                os._exit(status)
-        os.close(writer)
-        with os.fdopen(reader) as text:
-            answer = json.loads(text.read() or "{}")
-        _, status = os.waitpid(child, 0)
-        return {"status": status, **answer}
+        return in_child(
+            lambda: {"regions": regions(), "launched": Target().cuda.launch_many("child", 10)}
+        )
+
+
+def in_child(act: Callable[[], Truth]) -> Truth:
+    """What a forked child answers, and its status."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.close(reader)
+            with os.fdopen(writer, "w") as text:
+                text.write(json.dumps(act()))
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writer)
+    with os.fdopen(reader) as text:
+        answer = json.loads(text.read() or "{}")
+    _, status = os.waitpid(child, 0)
+    return {"status": status, **answer}
 
 
 def launch_and_end(count: int) -> None:

@@ -144,10 +144,11 @@ def test_another_client_makes_the_window_incomplete(library: Path, launches_firs
         region = target.region()
         region.open_window(1)
         target.do("launch_many", count=launches_first + 1)
-        wait_for(lambda: region.state == LibraryState.DORMANT, "standing down")
+        wait_for(lambda: region.state == LibraryState.STANDING_DOWN, "standing down")
         target.do("launch_many", count=COUNT)
         assert reason(region.read()) == Incomplete.OTHER_CLIENT
         target.do("synchronize")
+        region.others_have_ended()
         second = record_window(target, region, 2)
         third = record_window(target, region, 3)
     for records in (second, third):
@@ -161,8 +162,9 @@ def test_a_buffer_of_another_client_makes_the_window_incomplete(library: Path) -
         region = target.region()
         region.open_window(1)
         target.do("launch", duration_ns=HOUR_NS)
-        wait_for(lambda: region.state == LibraryState.DORMANT, "standing down")
+        wait_for(lambda: region.state == LibraryState.STANDING_DOWN, "standing down")
         region.read()
+        region.others_have_ended()
         region.open_window(2)
         target.do("launch_many", count=COUNT)
         region.close_window()
@@ -175,12 +177,12 @@ def test_a_lease_whose_window_was_lost_gets_no_second_one(library: Path) -> None
         region = target.region()
         region.open_window(1)
         target.do("launch_many", count=1)
-        wait_for(lambda: region.state == LibraryState.DORMANT, "standing down")
+        wait_for(lambda: region.state == LibraryState.STANDING_DOWN, "standing down")
         written = int(region.field("records_head"))
         for _ in range(10):
             region.lend(9)
             target.do("launch_many", count=COUNT)
-        assert region.state == LibraryState.DORMANT
+        assert region.state == LibraryState.STANDING_DOWN
         assert int(region.field("records_head")) == written
 
 

@@ -16,6 +16,7 @@ from otel_gpuflame.events.wire_gpu import GpuKind, Incomplete, LibraryCounter, L
 from tests.fakes.build import ROOT
 from tests.integration.inject.region import of_kind, wait_for
 from tests.integration.inject.session import session
+from tests.integration.inject.worker import sleeps_without_limit, switches, worker_of
 
 pytestmark = pytest.mark.inject
 
@@ -49,7 +50,7 @@ def test_nothing_is_recorded_without_a_lease(library: Path) -> None:
     with session(library) as target:
         region = target.region()
         worker = worker_of(target.pid)
-        wait_for(lambda: is_asleep(worker), "sleep")
+        wait_for(lambda: sleeps_without_limit(worker), "sleep")
         before = switches(worker)
         target.do("launch_many", count=1000)
         target.do("synchronize")
@@ -66,28 +67,6 @@ def test_the_worker_takes_no_signal(library: Path) -> None:
     (blocked,) = (int(line.split()[1], 16) for line in lines if line.startswith("SigBlk"))
     unblocked = {number for number in range(1, 65) if not blocked >> (number - 1) & 1}
     assert unblocked <= {signal.SIGKILL, signal.SIGSTOP, 32, 33}
-
-
-def worker_of(pid: int) -> Path:
-    """The library's thread in a process, once it has given itself its name."""
-
-    def named() -> list[Path]:
-        tasks = Path(f"/proc/{pid}/task").iterdir()
-        return [task for task in tasks if (task / "comm").read_text() == "otel_gpuflame\n"]
-
-    wait_for(lambda: len(named()) == 1, "the worker")
-    return named()[0]
-
-
-def is_asleep(task: Path) -> bool:
-    """Whether a thread sleeps."""
-    return (task / "stat").read_text().rpartition(")")[2].split()[0] == "S"
-
-
-def switches(task: Path) -> str:
-    """How often a thread has given up the processor."""
-    lines = (task / "status").read_text().splitlines()
-    return next(line for line in lines if line.startswith("voluntary_ctxt_switches"))
 
 
 def test_a_lease_that_is_not_prolonged_ends_capture(library: Path) -> None:

@@ -80,11 +80,11 @@ def test_numbers_that_overflow_are_refused() -> None:
 def test_a_library_of_another_version_is_told_at_once(caplog: pytest.LogCaptureFixture) -> None:
     """The remedy is to restart the program with the library that belongs to the exporter."""
     with target() as writer, reading() as source:
-        writer.library["abi"] = 2
+        writer.library["abi"] = 1
         looks(source, writer, 3)
         assert not was_opened(writer)
     (message,) = caplog.messages
-    assert "version 2 of the region, and not 1" in message
+    assert "version 1 of the region, and not 2" in message
     assert "otel-gpuflame env" in message
 
 

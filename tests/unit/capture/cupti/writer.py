@@ -65,7 +65,7 @@ class Writer:
     def make(self, slots: int = SLOTS, names_bytes: int = NAMES_BYTES) -> None:
         """What the library writes when it is loaded; the magic number last."""
         library = self.library
-        library["abi"], library["record_bytes"] = 1, 96
+        library["abi"], library["record_bytes"] = wire_gpu.Limit.ABI, 96
         library["region_bytes"] = len(self.memory)
         library["records_offset"] = 2 * PAGE
         library["names_offset"] = 2 * PAGE + slots * 96
