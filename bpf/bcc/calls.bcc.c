@@ -13,7 +13,8 @@ static __always_inline void ogf_fill_call(struct pt_regs *ctx, const struct ogf_
 	event->kind = ogf_cookie_field(cookie, OGF_COOKIE_KIND, 8);
 	event->api = ogf_cookie_field(cookie, OGF_COOKIE_API, 16);
 	ogf_take_arguments(ctx, cookie, event);
-	ogf_take_stack(ctx, target, event);
+	if (event->kind != OGF_KIND_CUPTI)
+		ogf_take_stack(ctx, target, event);
 }
 
 static __always_inline void ogf_send_call(struct ogf_call_event *event)
@@ -48,7 +49,7 @@ int on_call(struct pt_regs *ctx)
 	if (!target)
 		return 0;
 	ogf_count(kind, OGF_OUTCOME_SEEN);
-	if (ogf_inside_call(thread, ctx->sp + 8)) {
+	if (kind != OGF_KIND_CUPTI && ogf_inside_call(thread, ctx->sp + 8)) {
 		ogf_count(kind, OGF_OUTCOME_NESTED);
 		return 0;
 	}

@@ -164,7 +164,8 @@ static __always_inline void ogf_fill_call(struct pt_regs *regs, const struct ogf
 	ogf_fill_thread(target, ogf_cookie_field(cookie, OGF_COOKIE_KIND, 8), event);
 	event->api = ogf_cookie_field(cookie, OGF_COOKIE_API, 16);
 	ogf_take_arguments(regs, cookie, event);
-	ogf_take_stack(&place, target, event);
+	if (event->kind != OGF_KIND_CUPTI)
+		ogf_take_stack(&place, target, event);
 }
 
 static __always_inline void ogf_send_call(const struct ogf_call_event *event)
@@ -198,15 +199,18 @@ int on_call(struct pt_regs *regs)
 	struct ogf_target *target = ogf_calling_target();
 	struct ogf_call_event event = {};
 	__u64 cookie;
+	__u32 kind;
 
 	cookie = bpf_get_attach_cookie(regs);
+	kind = ogf_cookie_field(cookie, OGF_COOKIE_KIND, 8);
 	if (!target) {
-		ogf_count_homeless(ogf_cookie_field(cookie, OGF_COOKIE_KIND, 8));
+		ogf_count_homeless(kind);
 		return 0;
 	}
-	ogf_count(ogf_cookie_field(cookie, OGF_COOKIE_KIND, 8), OGF_OUTCOME_SEEN);
-	if (ogf_inside_call(bpf_get_current_pid_tgid(), ogf_frame_at_entry(regs))) {
-		ogf_count(ogf_cookie_field(cookie, OGF_COOKIE_KIND, 8), OGF_OUTCOME_NESTED);
+	ogf_count(kind, OGF_OUTCOME_SEEN);
+	/* CUPTI is also called from its own callbacks, inside a call of the driver. */
+	if (kind != OGF_KIND_CUPTI && ogf_inside_call(bpf_get_current_pid_tgid(), ogf_frame_at_entry(regs))) {
+		ogf_count(kind, OGF_OUTCOME_NESTED);
 		return 0;
 	}
 	ogf_fill_call(regs, target, cookie, &event);

@@ -38,6 +38,8 @@ enum ogf_kind {
 	OGF_KIND_STACK = 12,
 	OGF_KIND_NAME = 13,
 	OGF_KIND_PROCESS = 14,
+	/* A call of CUPTI: tells who else profiles the process. Has no stack, and never leaves the capture stage. */
+	OGF_KIND_CUPTI = 15,
 };
 
 /* Columns of the counter table. Σ SEEN = Σ (all others) + calls still inside the driver. */

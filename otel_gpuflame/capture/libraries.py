@@ -32,6 +32,8 @@ from otel_gpuflame.symbolize.elf_symbols import (
 # libcuda.so.1 is what every CUDA runtime, Triton, NCCL and static cudart end up in; wheels rename the OpenCL loader
 # that they bundle (libOpenCL-5519dec5.so.1.0.0).
 _GPU_LIBRARY: Final = re.compile(r"^(libcuda|libOpenCL(-[0-9a-f]+)?)\.so(\.\d+)*$")
+# Who calls CUPTI profiles the process: such calls are probed in programs that use a GPU library anyway.
+_PROFILING_LIBRARY: Final = re.compile(r"^libcupti(-[0-9a-f]+)?\.so(\.\d+)*$")
 _STANDARD_NAMES: Final = ("libcuda.so.1", "libOpenCL.so.1")
 _ENDBR64: Final = bytes.fromhex("f30f1efa")
 # push %rbp … push %r15, and the one-byte and multi-byte nops: the kernel emulates these instead of single-stepping.
@@ -58,7 +60,16 @@ class GpuLibrary:
 
 def is_gpu_library(path: str) -> bool:
     """Whether the file name is that of a GPU driver library we know."""
-    return _GPU_LIBRARY.match(os.path.basename(path.removesuffix(" (deleted)"))) is not None
+    return _GPU_LIBRARY.match(_file_name(path)) is not None
+
+
+def is_profiling_library(path: str) -> bool:
+    """Whether the file name is CUPTI's."""
+    return _PROFILING_LIBRARY.match(_file_name(path)) is not None
+
+
+def _file_name(path: str) -> str:
+    return os.path.basename(path.removesuffix(" (deleted)"))
 
 
 def read_library(path: Path) -> GpuLibrary | None:

@@ -110,7 +110,12 @@ class LiveCapture:
         self._attachments = Attachments(self._kernel.uprobes, in_windows=options.budget is not None)
         files = ElfFiles()
         self._targets = Targets(
-            self._kernel, self._attachments, host_wide=options.host_wide, proc=proc, files=files
+            self._kernel,
+            self._attachments,
+            host_wide=options.host_wide,
+            watches_cupti=options.gpu,
+            proc=proc,
+            files=files,
         )
         self._windows = self._window_control()
         self._symbolizer = Symbolizer(proc, files)
@@ -200,7 +205,7 @@ class LiveCapture:
         # Stacks first: their process may be about to end, and looking at processes takes milliseconds.
         events: list[Event] = [*opened, *self._references()]
         self._look_at_processes(now_ns)
-        rows = self._replaced.join(self._drain.data(_CALLS))
+        rows = self._without_cupti(self._replaced.join(self._drain.data(_CALLS)))
         for program in replaced:
             events += self._replace(program, rows)
             rows = rows[~program.before(rows)]
@@ -413,6 +418,18 @@ class LiveCapture:
             yield Names((renamed,))
         for start in range(0, len(rows), _MAX_BATCH):
             yield Calls(rows[start : start + _MAX_BATCH])
+
+    def _without_cupti(self, rows: CallArray) -> CallArray:
+        """Calls of the driver. Those of CUPTI are for the GPU side alone, which alone has them probed."""
+        if self._gpu is None:
+            return rows
+        is_cupti = rows["kind"] == wire.Kind.CUPTI
+        if not is_cupti.any():
+            return rows
+        self._gpu.observe(rows[is_cupti])
+        # As bytes: numpy copies records field by field, which takes thirty times as long.
+        others: CallArray = rows.view(f"V{rows.itemsize}")[~is_cupti].view(wire.CALL)
+        return others
 
     def _learn_names(self) -> LearnedNames:
         records = split_records(self._drain.data(_NAMES))

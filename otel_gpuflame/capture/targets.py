@@ -16,7 +16,7 @@ from otel_gpuflame.capture.attachments import Attachments
 from otel_gpuflame.capture.bpf.backend import CaptureBackend
 from otel_gpuflame.capture.bpf.decode import ProcessChange
 from otel_gpuflame.capture.describe import Attributes, describe, publishes_itself
-from otel_gpuflame.capture.libraries import is_gpu_library
+from otel_gpuflame.capture.libraries import is_gpu_library, is_profiling_library
 from otel_gpuflame.capture.target import SETTLE_NS, Target, forked, looks
 from otel_gpuflame.errors import TargetError
 from otel_gpuflame.events import wire
@@ -41,12 +41,14 @@ class Targets:
         attachments: Attachments,
         *,
         host_wide: bool = False,
+        watches_cupti: bool = False,
         proc: Path = Path("/proc"),
         files: ElfFiles | None = None,
     ) -> None:
         self._kernel = kernel
         self._attachments = attachments
         self._host_wide = host_wide
+        self._watches_cupti = watches_cupti
         self._proc = proc
         self._targets: dict[int, Target] = {}
         self._files = files or ElfFiles()
@@ -248,7 +250,7 @@ class Targets:
 
     def _attach_libraries(self, target: Target, address_map: AddressMap, now_ns: int) -> None:
         mapped_ns, target.mapped_ns = target.mapped_ns, None
-        libraries = {m.file_identity: m for m in address_map.mappings if is_gpu_library(m.path)}
+        libraries = {m.file_identity: m for m in address_map.mappings if self._is_probed(m.path)}
         for mapping in libraries.values():
             # The mapped inode itself: a driver update replaces the file under running programs, and a path inside a
             # target's root may lead out of it through a link.
@@ -256,11 +258,17 @@ class Targets:
             if fd is None:
                 continue
             key = self._attachments.attach(
-                Path(f"/proc/self/fd/{fd}"), now_ns, mapping.path, mapped_ns
+                Path(f"/proc/self/fd/{fd}"),
+                now_ns,
+                mapping.path,
+                mapped_ns if is_gpu_library(mapping.path) else None,
             )
             os.close(fd)
             if key is not None:
                 target.libraries.add(key)
+
+    def _is_probed(self, path: str) -> bool:
+        return is_gpu_library(path) or (self._watches_cupti and is_profiling_library(path))
 
     def _note_unreadable(self, pid: int) -> None:
         """Tell a process that has gone from one that we may not look into."""

@@ -14,6 +14,7 @@ class Runtime(Enum):
 
     CUDA = "cuda"
     OPENCL = "opencl"
+    CUPTI = "cupti"
     OS_KERNEL = "os kernel"
     """No library: system calls."""
 
@@ -51,6 +52,10 @@ def _cuda(id_: int, name: str, kind: Kind, blocking: Blocking, detail: str = "")
 
 def _opencl(id_: int, name: str, kind: Kind, blocking: Blocking, detail: str = "") -> Api:
     return Api(id_, name, Runtime.OPENCL, kind, blocking, detail)
+
+
+def _cupti(id_: int, name: str) -> Api:
+    return Api(id_, name, Runtime.CUPTI, Kind.CUPTI, Blocking.NEVER)
 
 
 def _system_call(id_: int, name: str) -> Api:
@@ -135,13 +140,25 @@ SYSTEM_CALLS: Final = (
 """Calls on GPU devices of the operating system."""
 
 
+CUPTI_CALLS: Final = (
+    _cupti(400, "cuptiActivityRegisterCallbacks"),
+    _cupti(401, "cuptiActivityEnable"),
+    _cupti(402, "cuptiActivityDisable"),
+    _cupti(403, "cuptiActivityEnableContext"),
+    _cupti(404, "cuptiActivityDisableContext"),
+    _cupti(405, "cuptiActivityFlushAll"),
+    _cupti(406, "cuptiFinalize"),
+)
+"""Calls that tell who profiles a process: they never leave the capture stage."""
+
+
 def is_windowed(api: Api) -> bool:
     """Whether the agent probes this call only in windows: it returns at once, and is not as rare as graph launches."""
-    return api.blocking is Blocking.NEVER and api.kind is not Kind.GRAPH_LAUNCH
+    return api.blocking is Blocking.NEVER and api.kind not in (Kind.GRAPH_LAUNCH, Kind.CUPTI)
 
 
 BY_ID: Final[dict[int, Api]] = {api.id: api for api in ALL + SYSTEM_CALLS}
-BY_NAME: Final[dict[str, Api]] = {api.name: api for api in ALL}
+BY_NAME: Final[dict[str, Api]] = {api.name: api for api in ALL + CUPTI_CALLS}
 
 CPU_SAMPLES_HZ: Final = 99
 """On-CPU samples a second of CPU time. Not 100, so as not to run in step with what programs do at round intervals."""

@@ -26,6 +26,7 @@ class Kind(IntEnum):
     STACK = 12
     NAME = 13
     PROCESS = 14
+    CUPTI = 15
 
 
 class Outcome(IntEnum):

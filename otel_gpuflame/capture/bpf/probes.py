@@ -113,6 +113,14 @@ _ARGUMENTS: Final[dict[str, Arguments]] = {
     "clEnqueueCopyBufferRect": Arguments(stream=1, object=2, shape=Shape.COPY_RECT),
     "clFinish": Arguments(stream=1),
     "clWaitForEvents": Arguments(),
+    # Object: the activity kind; stream: the context.
+    "cuptiActivityRegisterCallbacks": Arguments(),
+    "cuptiActivityEnable": Arguments(object=1),
+    "cuptiActivityDisable": Arguments(object=1),
+    "cuptiActivityEnableContext": Arguments(stream=1, object=2),
+    "cuptiActivityDisableContext": Arguments(stream=1, object=2),
+    "cuptiActivityFlushAll": Arguments(),
+    "cuptiFinalize": Arguments(),
 }
 
 # base -> (how the handle comes back, its argument, argument of the name or of the handle that has it)
@@ -185,6 +193,7 @@ _SUFFIX: Final = re.compile(r"(_v\d+)?(_ptsz|_ptds)?$")
 def spec_for_symbol(symbol: str) -> ProbeSpec | None:
     """The probe for an exported symbol, or None if it is not one of ours."""
     found = _FIRST_VERSIONS.get(symbol) or _BY_BASE.get(symbol)
-    if found is not None or not symbol.startswith("cu"):
+    # Later versions of CUPTI's functions are of an interface of their own, for subscribers.
+    if found is not None or not symbol.startswith("cu") or symbol.startswith("cupti"):
         return found
     return _BY_BASE.get(_SUFFIX.sub("", symbol))

@@ -34,6 +34,7 @@ _LIBRARY: Final = {
     LibraryCounter.NO_TIME: ("execution_time", "missing"),
     LibraryCounter.BUFFERS: ("activity_buffer", "seen"),
     LibraryCounter.NO_BUFFER: ("activity_buffer", "refused"),
+    LibraryCounter.STOOD_DOWN: ("execution_window", "stood_down"),
 }
 _UNWRITTEN: Final = (
     LibraryCounter.RING_FULL,

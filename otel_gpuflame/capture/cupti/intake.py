@@ -55,6 +55,7 @@ class Intake:
         self.is_whole = self._tail == 0
         """Whether everything that the library has ever written is read."""
         self._lease.give_back(self._tail)
+        self._lease.forget_others()
         self._batches: list[RecordArray] = []
         self._waiting = 0
         self._fault = ""
@@ -76,6 +77,28 @@ class Intake:
         with self._lock:
             if not self._is_closed:
                 self._lease.end()
+
+    def others_begin(self) -> None:
+        """Another client of CUPTI is at work: have the library keep away from it."""
+        with self._lock:
+            if not self._is_closed:
+                self._lease.others_begin()
+
+    def others_end(self, now_ns: int) -> None:
+        """It has ended: have the library open a window again, if it should have one."""
+        with self._lock:
+            if not self._is_closed:
+                self._lease.others_end(now_ns)
+
+    @property
+    def is_displaced(self) -> bool:
+        """Whether the library would record for the present lease, but for another client of CUPTI."""
+        with self._lock:
+            return (
+                self._lease.is_running
+                and self._heads.state == LibraryState.STANDING_DOWN
+                and self._heads.generation == self._lease.generation
+            )
 
     def pump(self, now_ns: int) -> int:
         """Copy what is in the ring, if there is room, and prolong the lease; how many records wait."""

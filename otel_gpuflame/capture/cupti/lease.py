@@ -33,11 +33,14 @@ class Lease:
         self._until_ns = FOREVER
         self.is_running = False
 
+    @property
+    def generation(self) -> int:
+        """Of the window that is asked for."""
+        return int(self._region.control["generation"][0])
+
     def begin(self, now_ns: int, until_ns: int = FOREVER) -> None:
         """Have the library open a window, or another one, and close it at `until_ns` by itself."""
-        self._region.control["generation"][0] = (
-            int(self._region.control["generation"][0]) + 1
-        ) & _UINT32
+        self._region.control["generation"][0] = (self.generation + 1) & _UINT32
         self.is_running = True
         self._until_ns = until_ns
         self._prolong(now_ns)
@@ -54,6 +57,28 @@ class Lease:
         self.is_running = False
         self._region.control["lease_until_ns"][0] = 0
         self._wake()
+
+    def others_begin(self) -> None:
+        """Have the library keep away from CUPTI."""
+        control = self._region.control
+        control["others_begun"][0] = (int(control["others_ended"][0]) + 1) & _UINT32
+        self._wake()
+
+    def others_end(self, now_ns: int) -> None:
+        """Allow it another window, and have it open one where a lease is running."""
+        control = self._region.control
+        ended = (int(control["others_ended"][0]) + 1) & _UINT32
+        control["others_begun"][0] = ended
+        control["others_ended"][0] = ended
+        if self.is_running:
+            self.begin(now_ns, self._until_ns)
+        else:
+            self._wake()
+
+    def forget_others(self) -> None:
+        """What an earlier exporter knew of other clients, nobody does any more."""
+        control = self._region.control
+        control["others_begun"][0] = control["others_ended"][0]
 
     def give_back(self, records_tail: int) -> None:
         """Records before this have been read: their slots can be used again."""

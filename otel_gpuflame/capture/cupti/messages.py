@@ -39,6 +39,13 @@ _CUPTI: Final = {
 }
 
 
+OTHERS_AT_WORK: Final = (
+    "no GPU times while another profiler of the program uses CUPTI, torch.profiler for example: they come back when it "
+    "has ended"
+)
+"""It would lose all that it records."""
+
+
 def unusable(error: int, cupti_result: int) -> str:
     """Why the library of a process records nothing, and the remedy."""
     try:

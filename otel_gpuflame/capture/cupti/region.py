@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_gpuflame.capture.cupti.clients import OwnCalls
 from otel_gpuflame.capture.cupti.errors import MalformedError, NotReadyError, OtherVersionError
 from otel_gpuflame.capture.cupti.find import RegionFile
 from otel_gpuflame.events import wire_gpu
@@ -43,6 +44,7 @@ class Layout:
 class Heads:
     """How far the library has come. What it means for anybody else is checked by who uses it."""
 
+    generation: int
     complete_ns: int
     state: int
     error: int
@@ -72,13 +74,15 @@ class Region:
     def heads(self) -> Heads:
         """Each word is loaded once, those that promise something before those that it is promised of.
 
-        What was written before `complete_ns` and `state` were is below `records_head`; what records refer to is below
-        `names_head` and `device_count`.
+        `state` is of that `generation` or of a later one. What was written before `complete_ns` and `state` were is
+        below `records_head`; what records refer to is below `names_head` and `device_count`.
         """
         library = self._library
-        complete_ns, state = int(library["complete_ns"][0]), int(library["state"][0])
+        generation, complete_ns = int(library["generation"][0]), int(library["complete_ns"][0])
+        state = int(library["state"][0])
         records_head = int(library["records_head"][0])
         return Heads(
+            generation=generation,
             complete_ns=complete_ns,
             state=state,
             error=int(library["error"][0]),
@@ -92,6 +96,18 @@ class Region:
     def is_untouched(self) -> bool:
         """Whether no exporter has written to it yet."""
         return not self.control.view(np.uint8).any()
+
+    def own_calls(self, clock_offset_ns: int) -> OwnCalls:
+        """Which calls of CUPTI are the library's; `clock_offset_ns`: what its clock is ahead of ours."""
+        library = self._library
+        # The end first: where there is none yet, it comes after whatever has been called.
+        end_ns = int(library["init_end_ns"][0])
+        return OwnCalls(
+            worker_thread=int(library["worker_thread"][0]),
+            init_thread=int(library["init_thread"][0]),
+            init_begin_ns=int(library["init_begin_ns"][0]) - clock_offset_ns,
+            init_end_ns=end_ns - clock_offset_ns if end_ns else None,
+        )
 
     def counters(self) -> list[int]:
         """The library's totals, by `LibraryCounter`."""

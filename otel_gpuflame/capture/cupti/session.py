@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from otel_gpuflame.capture.cupti.clients import Change, Clients
 from otel_gpuflame.capture.cupti.counts import (
     BAD_REFERENCE,
     MALFORMED,
@@ -129,6 +130,19 @@ class Session:
             events += self._watermark(taken.heads, now_ns)
             events += self._state(taken.heads, now_ns)
         return events
+
+    def mind(self, clients: Clients, now_ns: int) -> Change | None:
+        """Have the library make way for other clients of CUPTI, and come back; what has changed."""
+        if self.has_failed:
+            return None
+        intake = self.intake
+        own = intake.region.own_calls(self._clock_offset_ns)
+        change = clients.judge(own, now_ns, is_displaced=intake.is_displaced)
+        if change is Change.BEGAN:
+            intake.others_begin()
+        elif change is Change.ENDED:
+            intake.others_end(now_ns)
+        return change
 
     def end(self, now_ns: int, reason: str) -> list[Event]:
         """The process has ended, or must not be waited for any longer: what is left, then the end."""

@@ -16,8 +16,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from otel_gpuflame.capture.bpf.decode import ProcessChange
 from otel_gpuflame.capture.cupti import messages
+from otel_gpuflame.capture.cupti.clients import Change, Clients
 from otel_gpuflame.capture.cupti.clock import clock_offset_ns
 from otel_gpuflame.capture.cupti.cost import SHORTEST_NS
 from otel_gpuflame.capture.cupti.counts import MALFORMED_READ, SEEN, Counts
@@ -36,7 +39,7 @@ from otel_gpuflame.capture.cupti.region import Region
 from otel_gpuflame.capture.cupti.session import MAX_MALFORMED, Session
 from otel_gpuflame.events import wire
 from otel_gpuflame.events.frames import ProcessKey
-from otel_gpuflame.events.records import Event, LossCount
+from otel_gpuflame.events.records import CallArray, Event, LossCount
 from otel_gpuflame.symbolize.start_time import start_monotonic_ns
 
 logger = logging.getLogger(__name__)
@@ -51,6 +54,8 @@ _MAX_LOOKS: Final = 64
 _MAX_CANDIDATES: Final = 4
 """Looked at of each process in one look. Honest ones have one."""
 _MAX_TOLD: Final = 1 << 10
+_MAX_CLIENTS: Final = 1 << 12
+"""Processes without a region whose calls of CUPTI are kept."""
 
 
 @dataclass(slots=True)
@@ -73,6 +78,7 @@ class GpuSource:
         self._sessions: dict[int, Session] = {}
         self._searches: dict[int, _Search] = {}
         self._keys: dict[int, ProcessKey] = {}
+        self._clients: dict[int, Clients] = {}
         self._left: Counts = Counter()
         """Counts of sessions that are over."""
         self._told: set[object] = set()
@@ -127,6 +133,13 @@ class GpuSource:
         """The process has ended, and its pid may mean another one soon."""
         if self._keys.get(process.tgid) == process:
             del self._keys[process.tgid]
+            self._clients.pop(process.tgid, None)
+
+    def observe(self, rows: CallArray) -> None:
+        """Calls of CUPTI that probes have seen (`Kind.CUPTI`), in any process."""
+        for pid in np.unique(rows["tgid"]).tolist():
+            if pid in self._clients or len(self._clients) < _MAX_CLIENTS:
+                self._clients.setdefault(pid, Clients()).add(rows[rows["tgid"] == pid])
 
     def follow(self, change: ProcessChange, now_ns: int) -> None:
         """BPF has reported that a process was born, replaced its program or mapped code: it may have a region soon."""
@@ -137,6 +150,7 @@ class GpuSource:
             # The region of the program before is no longer written to.
             self._waiting += self._end(pid, now_ns, "process_ended")
             self._searches.pop(pid, None)
+            self._clients.pop(pid, None)
         self.know(change.process)
         search = self._searches.get(pid)
         if search is not None:
@@ -166,6 +180,7 @@ class GpuSource:
         for pid, session in tuple(self._sessions.items()):
             events += session.poll(now_ns)
             self._tell_unusable(session)
+            self._mind_others(pid, session, now_ns)
             if session.has_failed:
                 events += self._end(pid, now_ns, "malformed")
         return events
@@ -265,6 +280,13 @@ class GpuSource:
                 ("unusable", session.unusable),
                 f"process {session.process.tgid}: no GPU times: {text}",
             )
+
+    def _mind_others(self, pid: int, session: Session, now_ns: int) -> None:
+        change = session.mind(self._clients.setdefault(pid, Clients()), now_ns)
+        if change is Change.BEGAN:
+            self._tell(("others", pid), f"process {pid}: {messages.OTHERS_AT_WORK}")
+        elif change is Change.ENDED:
+            logger.info("process %d: no other profiler uses CUPTI any more", pid)
 
     def _tell_refused(self, what: str, pid: int, error: OSError) -> None:
         is_full = error.errno in (errno.EMFILE, errno.ENFILE)

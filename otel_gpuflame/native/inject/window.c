@@ -150,6 +150,7 @@ static uint32_t take_over(void)
 static bool open_window(uint32_t generation, uint64_t begin_ns, uint32_t result)
 {
 	window.generation = generation;
+	ogf_set_state(OGF_GPU_DORMANT); /* a state is of its generation, or of an earlier one */
 	ogf_set_generation(generation);
 	if (result == CUPTI_SUCCESS)
 		result = prepare();

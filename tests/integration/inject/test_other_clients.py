@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,26 +15,14 @@ from otel_gpuflame.events.wire_gpu import (
     LibraryCounter,
     LibraryState,
 )
+from tests.integration.inject.other_clients import COUNT, end_of, without_us, work
 from tests.integration.inject.region import Region, of_kind, wait_for
 from tests.integration.inject.session import Session, session
 from tests.integration.inject.worker import is_asleep, worker_of
 
 pytestmark = pytest.mark.inject
 
-COUNT = 40
 LEASE_S = 9.0
-PROFILED = (1, 2, 10)
-"""Kinds that the profiler asks for. What a window of ours has left on comes to it besides."""
-
-Records = list[tuple[int, ...]]
-
-
-def work(target: Session) -> None:
-    """Kernels that can be told apart, copies and a set."""
-    target.do("launch", count=COUNT)
-    target.do("copies", size_bytes=4096)
-    target.do("launch", count=COUNT)
-    target.do("synchronize")
 
 
 def settled(target: Session) -> Region:
@@ -45,23 +31,6 @@ def settled(target: Session) -> Region:
     worker = worker_of(target.pid)
     wait_for(lambda: int(region.field("device_count")) > 0 and is_asleep(worker), "the driver")
     return region
-
-
-def end_of(target: Session, **how: Any) -> Records:
-    """Have the profiler end; what it got of the kinds that it asked for."""
-    answer = target.do("profile_end", **how)
-    return [tuple(record) for record in answer["records"] if record[0] in PROFILED]
-
-
-@cache
-def without_us() -> Records:
-    """What the profiler gets in a program that has nothing of ours in it."""
-    with session(None) as target:
-        target.do("profile_begin")
-        work(target)
-        found = end_of(target)
-    assert [grid for _, grid, _ in found if grid] == [*range(1, COUNT + 1)] * 2
-    return found
 
 
 def wait_until_it_stands_down(region: Region, generation: int) -> None:

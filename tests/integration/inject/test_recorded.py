@@ -48,6 +48,11 @@ class Program:
         self._answers = 0
         self.pid = int(self._answer()["pid"])
 
+    @property
+    def recorder(self) -> Running:
+        """Whoever started it."""
+        return self._running
+
     def do(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Have it do something; its answer."""
         assert self._running.process.stdin is not None
