@@ -22,8 +22,10 @@ from otel_gpuflame.capture.bpf.programs import Feature
 from otel_gpuflame.capture.cupti.cost import GUARD_NS, RECORD_NS, SHORTEST_NS, SWITCH_NS
 from otel_gpuflame.capture.cupti.source import GpuSource
 from otel_gpuflame.capture.describe import Attributes
+from otel_gpuflame.capture.device_counters import DeviceCounters, metric_events
 from otel_gpuflame.capture.devices import GpuDevices
 from otel_gpuflame.capture.distinct import DistinctPairs
+from otel_gpuflame.capture.host_devices import HostDevices
 from otel_gpuflame.capture.known_stacks import KnownStacks
 from otel_gpuflame.capture.names import LearnedNames, NameTable
 from otel_gpuflame.capture.replaced import Replaced, ReplacedPrograms
@@ -97,10 +99,16 @@ class LiveOptions:
 class LiveCapture:
     """Context manager: entering loads BPF and attaches; `step` returns events; leaving detaches everything.
 
-    Raises SourceUnavailable or TargetError on entry, never later.
+    `counters` of devices, which whoever made them closes, come along. Raises SourceUnavailable or TargetError on entry,
+    never later.
     """
 
-    def __init__(self, options: LiveOptions, proc: Path = Path("/proc")) -> None:
+    def __init__(
+        self,
+        options: LiveOptions,
+        proc: Path = Path("/proc"),
+        counters: DeviceCounters | None = None,
+    ) -> None:
         self._options = options
         self._proc = proc
         self._kernel = load_backend(options.loader, options.rings, _features(options))
@@ -121,7 +129,9 @@ class LiveCapture:
         self._symbolizer = Symbolizer(proc, files)
         demangler = Demangler()
         self._names = NameTable(demangler.demangle)
-        self._gpu = GpuSource(demangler.demangle, proc) if options.gpu else None
+        self._host_devices = HostDevices()
+        self._gpu = GpuSource(demangler.demangle, proc, self._host_devices) if options.gpu else None
+        self._device_counters = counters
         self._known_stacks = KnownStacks()
         self._stacks_seen = DistinctPairs()
         self._processes_seen = DistinctPairs()
@@ -150,6 +160,9 @@ class LiveCapture:
                 self._targets.scan(now_ns)
             self._targets.look(now_ns)
             self._drain.start()
+            if self._device_counters is not None:
+                # What was read before this capture is not its own.
+                self._device_counters.take()
             if self._gpu is not None:
                 # After the probes: an execution belongs to a launch that they have seen.
                 if self._windows is None:
@@ -212,6 +225,7 @@ class LiveCapture:
         rows = self._replaced.hold_back(rows)
         events += self._calls(rows)
         events += self._executions()
+        events += self._metrics()
         events += self._counters(force=timeout_ns == 0)
         # One round later than their end was reported: the drain takes the ring of processes further than that of calls,
         # so the last calls of a process may only come now.
@@ -289,12 +303,16 @@ class LiveCapture:
         In this order: windows of the GPU side end, while probes still see each launch; then probes go, the drain stops,
         and both rings are emptied. So no execution is left without its launch.
         """
+        if self._device_counters is not None:
+            self._device_counters.ask()
         events = self._finish_gpu()
         if self._windows is not None:
             self._windows.stop(time.monotonic_ns)
         self._attachments.close()
         self._kernel.detach()
         self._drain.stop()
+        if self._device_counters is not None:
+            self._device_counters.wait_for_answer()
         events += self.step(0)
         # What a full buffer had no room for is still in the ring.
         while len(self._drain.data(_CALLS)):
@@ -364,6 +382,12 @@ class LiveCapture:
             return []
         self._look_for_regions()
         return self._gpu.step(time.monotonic_ns())
+
+    def _metrics(self) -> list[Event]:
+        """What devices say of themselves. After executions, which tell whose work it may be."""
+        if self._device_counters is None:
+            return []
+        return metric_events(self._device_counters.take(), self._host_devices)
 
     def _look_for_regions(self) -> None:
         if self._gpu is not None:
@@ -515,6 +539,8 @@ class LiveCapture:
             ("process", "unreadable"): self._targets.unreadable,
             ("target", "table_full"): self._targets.refused,
         }
+        if self._device_counters is not None:
+            own["device_metric", "unreadable"] = self._device_counters.failures
         counts += [LossCount(*name, count) for name, count in own.items() if count]
         counts += [
             LossCount("symbolize", name, count)

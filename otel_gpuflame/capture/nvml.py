@@ -66,6 +66,7 @@ class _Device:
     """None: the device has no GPM."""
     gpu_instance: int | None = None
     last_sample: Any = None
+    last_sample_ns: int = 0
     last_ns: int = 0
     last_process_us: int = 0
 
@@ -80,6 +81,11 @@ class NvmlSampler:
     failures: int = 0
     """Readings that NVML refused; a device that has fallen off the bus refuses all."""
     _devices: list[_Device] = field(default_factory=list)
+
+    @property
+    def without_shares(self) -> tuple[str, ...]:
+        """Models of devices that have no GPM."""
+        return tuple(sorted({each.model for each in self._devices if each.gpm_parent is None}))
 
     def __enter__(self) -> NvmlSampler:
         try:
@@ -195,7 +201,7 @@ def _processes(device: _Device, now_ns: int) -> list[Reading]:
 
 
 def _gpm(device: _Device, now_ns: int) -> list[Reading]:
-    interval_ns = now_ns - device.last_ns
+    interval_ns = now_ns - device.last_sample_ns
     if device.gpm_parent is None or interval_ns < MIN_INTERVAL_NS:
         return []
     sample = pynvml.nvmlGpmSampleAlloc()
@@ -208,6 +214,7 @@ def _gpm(device: _Device, now_ns: int) -> list[Reading]:
         pynvml.nvmlGpmSampleFree(sample)
         raise
     previous, device.last_sample = device.last_sample, sample
+    device.last_sample_ns = now_ns
     if previous is None:
         return []
     try:

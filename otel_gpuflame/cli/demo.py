@@ -9,6 +9,7 @@ from typing import Final
 import click
 from rich.console import Console
 
+from otel_gpuflame.cli.device_table import print_devices
 from otel_gpuflame.cli.findings import print_findings
 from otel_gpuflame.cli.outputs import write_html, write_pprof
 from otel_gpuflame.cli.tables import human, print_ledger, print_summary, say
@@ -51,6 +52,7 @@ def demo(directory: Path, limit: int) -> None:
     console = Console(highlight=False)
     say(console, f"{capture.name}: {result.created.get('target', 'unknown target')}\n")
     print_summary(console, result.bundles, limit)
+    print_devices(console, result.devices, limit)
     print_ledger(console, result.ledger)
     say(console, "")
     print_findings(console, find(result.bundles))

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from otel_gpuflame import __version__
 from otel_gpuflame.capture.bpf.backend import Loader
+from otel_gpuflame.cli.device_table import print_devices
 from otel_gpuflame.cli.tables import human, print_ledger, print_summary, say
 from otel_gpuflame.cli.usage import excludes, needs
 from otel_gpuflame.pipeline import RecordOptions, RecordResult
@@ -86,7 +87,7 @@ Examples:
     default=True,
     show_default=True,
     help="Also when the GPU executed what it was given (CUDA, OpenCL): a command is started with our library in it, "
-    "see `otel-gpuflame env`; of a running process only if it was started so.",
+    "see `otel-gpuflame env`; of a running process only if it was started so. And the counters of NVIDIA devices.",
 )
 @click.option(
     "--device",
@@ -158,6 +159,7 @@ def record(
     if not quiet:
         console.print()
         print_summary(console, result.bundles, limit)
+        print_devices(console, result.devices, limit)
     _print_outcome(console, result, output)
     if result.exit_code:
         sys.exit(result.exit_code)

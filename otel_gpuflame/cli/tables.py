@@ -107,6 +107,9 @@ def print_ledger(console: Console, ledger: Ledger) -> None:
         remarks["processes not captured, since there are more than the table of targets holds"] = (
             refused
         )
+    refusals = ledger.source_count("device_metric", "unreadable")
+    if refusals:
+        remarks["readings of counters that devices refused"] = refusals
     for text, count in sorted(remarks.items()):
         say(console, f"  {text}: {count:,}", "yellow")
 

@@ -74,7 +74,10 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """Devices, each delivered before the first row that refers to it."""
+    """Devices, each delivered before the first row that refers to it.
+
+    One may come again, under its index, when more of it is known: the last description holds for all rows.
+    """
 
     devices: tuple[DeviceInfo, ...]
 

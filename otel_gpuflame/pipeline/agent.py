@@ -13,6 +13,7 @@ from otel_gpuflame.capture.calibrate import sampling_share, trap_cost_ns
 from otel_gpuflame.capture.checks.host import Host
 from otel_gpuflame.capture.checks.result import Status
 from otel_gpuflame.capture.checks.rights import check_cap_sys_ptrace
+from otel_gpuflame.capture.device_counters import DeviceCounters
 from otel_gpuflame.capture.live import LiveCapture, LiveOptions
 from otel_gpuflame.capture.windows import BudgetOptions
 from otel_gpuflame.correlate.spans import SpanLink
@@ -21,7 +22,7 @@ from otel_gpuflame.export.agent_snapshot import AgentSnapshot, DeviceState
 from otel_gpuflame.export.delivery import Delivery
 from otel_gpuflame.export.options import SelfTelemetryOptions
 from otel_gpuflame.pipeline.correlating import CorrelatingAggregator
-from otel_gpuflame.pipeline.device_sampling import DeviceSampling, device_states
+from otel_gpuflame.pipeline.device_sampling import device_states
 from otel_gpuflame.pipeline.encoding import EncodingProcess
 from otel_gpuflame.pipeline.status import AgentStatus
 from otel_gpuflame.profile.aggregate import AggregateOptions
@@ -98,12 +99,12 @@ class Agent:
         try:
             budget = self._budget()
             warn_of_unreadable_processes(Host())
-            with DeviceSampling() as sampling:
+            with DeviceCounters() as counters:
                 while not self._control.stop.is_set():
                     if self._control.enabled:
-                        self._session(budget, sampling)
+                        self._session(budget, counters)
                     else:
-                        self._devices = device_states(sampling.latest(), lambda _pid: None)
+                        self._devices = device_states(counters.latest(), lambda _pid: None)
                         self._control.stop.wait(0.2)
         finally:
             self._shut_down(sender)
@@ -149,7 +150,7 @@ class Agent:
         )
         return BudgetOptions(self._options.budget, self._options.duty, trap_ns, sampling)
 
-    def _session(self, budget: BudgetOptions, sampling: DeviceSampling) -> None:
+    def _session(self, budget: BudgetOptions, counters: DeviceCounters) -> None:
         """One stretch of capture: until stopped, switched off, or killed for its cost."""
         live_options = LiveOptions(
             host_wide=True,
@@ -165,14 +166,14 @@ class Agent:
             )
         )
         self.status.begin(aggregator.ledger)
-        with LiveCapture(live_options) as live:
+        with LiveCapture(live_options, counters=counters) as live:
             for program, consequence in live.report.missing.items():
                 logger.warning("%s is not available here: %s", program, consequence)
             aggregator.feed(live.start_event())
             while self._control.enabled and not self._control.stop.is_set():
                 for event in live.step(_STEP_NS):
                     self._deliver(aggregator.feed(event))
-                self._note(live, sampling, aggregator)
+                self._note(live, counters, aggregator)
             for event in live.finish():
                 self._deliver(aggregator.feed(event))
             self._deliver(aggregator.finish())
@@ -185,7 +186,7 @@ class Agent:
             self.delivery.put(bundle)
 
     def _note(
-        self, live: LiveCapture, sampling: DeviceSampling, aggregator: CorrelatingAggregator
+        self, live: LiveCapture, counters: DeviceCounters, aggregator: CorrelatingAggregator
     ) -> None:
         state = live.budget_state
         if state is None:
@@ -197,7 +198,7 @@ class Agent:
         aggregator.keep_books()
         pids = set(live.targets.pids())
         self._devices = device_states(
-            sampling.latest(),
+            counters.latest(),
             lambda pid: live.targets.service_name(pid) if pid in pids else None,
         )
         services = {pid: live.targets.service_name(pid) for pid in state.costs}

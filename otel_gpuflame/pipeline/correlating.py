@@ -9,6 +9,7 @@ from otel_gpuflame.correlate.gpu.counts import JoinCounts
 from otel_gpuflame.correlate.gpu.inferred import InferredLaunches
 from otel_gpuflame.events.records import Event
 from otel_gpuflame.profile.aggregate import AggregateOptions, Aggregator
+from otel_gpuflame.profile.device_use import DeviceUse, DeviceUses
 from otel_gpuflame.profile.execution_strata import LEFT_OUT
 from otel_gpuflame.profile.ledger import EXECUTION_KIND, Ledger
 from otel_gpuflame.profile.model import Bundle
@@ -21,6 +22,7 @@ class CorrelatingAggregator:
         self._inferred = InferredLaunches()
         self._correlator = GpuCorrelator()
         self._aggregator = Aggregator(options)
+        self._device_uses = DeviceUses()
 
     @property
     def ledger(self) -> Ledger:
@@ -34,8 +36,14 @@ class CorrelatingAggregator:
         note_executions(self._aggregator.ledger, self._correlator.counts, held)
         note_inferred(self._aggregator.ledger, self._inferred.counts)
 
+    @property
+    def devices(self) -> tuple[DeviceUse, ...]:
+        """What devices' own counters have said so far."""
+        return self._device_uses.uses()
+
     def feed(self, event: Event) -> list[Bundle]:
         """Take in one event; bundles of windows that it closed, oldest first."""
+        self._device_uses.feed(event)
         return self._aggregated(self._correlated(self._inferred.feed(event)))
 
     def finish(self) -> list[Bundle]:

@@ -15,6 +15,7 @@ from otel_gpuflame.capture.attachments import LateProbes
 from otel_gpuflame.capture.bpf.backend import Loader, LoadReport
 from otel_gpuflame.capture.command import StoppedCommand
 from otel_gpuflame.capture.cupti.inject import injecting_from_start, layering
+from otel_gpuflame.capture.device_counters import DeviceCounters
 from otel_gpuflame.capture.libraries import installed_libraries
 from otel_gpuflame.capture.live import LiveCapture, LiveOptions
 from otel_gpuflame.errors import SourceUnavailable, TargetError
@@ -23,6 +24,7 @@ from otel_gpuflame.events.records import Event
 from otel_gpuflame.pipeline.correlating import CorrelatingAggregator
 from otel_gpuflame.pipeline.output_file import open_output
 from otel_gpuflame.profile.aggregate import AggregateOptions
+from otel_gpuflame.profile.device_use import DeviceUse
 from otel_gpuflame.profile.digest import Digest
 from otel_gpuflame.profile.ledger import Ledger
 from otel_gpuflame.profile.model import Bundle
@@ -71,6 +73,7 @@ class RecordResult:
     exit_code: int | None
     duration_ns: int
     output_bytes: int = 0
+    devices: tuple[DeviceUse, ...] = ()
 
 
 def record(options: RecordOptions, stopped: Callable[[], bool]) -> RecordResult:
@@ -83,7 +86,9 @@ def record(options: RecordOptions, stopped: Callable[[], bool]) -> RecordResult:
         command = _start_command(options, environment, stack)
         # Opened before anything is attached: an unwritable path must not cost the program its start.
         output = stack.enter_context(open_output(options.output))
-        live = stack.enter_context(LiveCapture(_live_options(options, command, gpu=has_gpu)))
+        counters = stack.enter_context(DeviceCounters()) if options.gpu else None
+        live_options = _live_options(options, command, gpu=has_gpu)
+        live = stack.enter_context(LiveCapture(live_options, counters=counters))
         start = live.start_event()
         if command is not None:
             command.release()
@@ -105,6 +110,7 @@ def record(options: RecordOptions, stopped: Callable[[], bool]) -> RecordResult:
             exit_code=command.poll() if command else None,
             duration_ns=time.monotonic_ns() - started_ns,
             output_bytes=sink.tell() if sink else 0,
+            devices=recorder.aggregator.devices,
         )
 
 

@@ -19,12 +19,12 @@ from otel_gpuflame.capture.cupti.counts import (
     Counts,
     LibraryTotals,
 )
-from otel_gpuflame.capture.cupti.devices import HostDevices, number_table
 from otel_gpuflame.capture.cupti.errors import MalformedError
 from otel_gpuflame.capture.cupti.intake import Intake, Taken
 from otel_gpuflame.capture.cupti.names import NameEntries
 from otel_gpuflame.capture.cupti.reader import Closed, Opened, Piece, RowReader, pieces
 from otel_gpuflame.capture.cupti.region import Heads, RecordArray, Region
+from otel_gpuflame.capture.host_devices import HostDevices, number_table
 from otel_gpuflame.capture.names import shorten
 from otel_gpuflame.events.executions import (
     Devices,

@@ -24,7 +24,6 @@ from otel_gpuflame.capture.cupti.clients import Change, Clients
 from otel_gpuflame.capture.cupti.clock import clock_offset_ns
 from otel_gpuflame.capture.cupti.cost import SHORTEST_NS
 from otel_gpuflame.capture.cupti.counts import MALFORMED_READ, SEEN, Counts
-from otel_gpuflame.capture.cupti.devices import HostDevices
 from otel_gpuflame.capture.cupti.errors import (
     InUseError,
     MalformedError,
@@ -37,6 +36,7 @@ from otel_gpuflame.capture.cupti.intake import Intake, Pump
 from otel_gpuflame.capture.cupti.lease import FOREVER
 from otel_gpuflame.capture.cupti.region import Region
 from otel_gpuflame.capture.cupti.session import MAX_MALFORMED, Session
+from otel_gpuflame.capture.host_devices import HostDevices
 from otel_gpuflame.events import wire
 from otel_gpuflame.events.frames import ProcessKey
 from otel_gpuflame.events.records import CallArray, Event, LossCount
@@ -71,10 +71,15 @@ class _Search:
 class GpuSource:
     """Regions of all targets. Never raises for what a target does, and never blocks."""
 
-    def __init__(self, readable: Callable[[str], str], proc: Path = Path("/proc")) -> None:
+    def __init__(
+        self,
+        readable: Callable[[str], str],
+        proc: Path = Path("/proc"),
+        devices: HostDevices | None = None,
+    ) -> None:
         self._readable = readable
         self._proc = proc
-        self._devices = HostDevices()
+        self._devices = devices or HostDevices()
         self._sessions: dict[int, Session] = {}
         self._searches: dict[int, _Search] = {}
         self._keys: dict[int, ProcessKey] = {}

@@ -246,8 +246,7 @@ class GpuCorrelator:
     @_take.register
     def _(self, event: DeviceMetrics) -> list[Event]:
         if self._processes.tracked:
-            captured = {process.tgid for process in self._processes.tracked}
-            self._explainer.idleness.unknown.add_others(event.rows, captured)
+            self._explainer.idleness.unknown.add_others(event.rows, self._processes.pids())
         return [event]
 
     @_take.register

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,6 +13,7 @@ from otel_gpuflame.events.frames import ProcessKey
 
 FOREVER: Final = 1 << 62
 """After every time that occurs."""
+_MAX_FORMER: Final = 1 << 12
 MAX_PROCESSES: Final = 1 << 16
 """Numbers have 16 bits, so that one word holds number and thread, or number and correlation id."""
 
@@ -38,6 +40,7 @@ class Processes:
     """Tracked processes by key, and as columns."""
 
     tracked: dict[ProcessKey, Tracked] = field(default_factory=dict)
+    _former: deque[int] = field(default_factory=lambda: deque(maxlen=_MAX_FORMER))
     _free: list[int] = field(default_factory=list)
     _tgids: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
     _starts: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
@@ -61,7 +64,12 @@ class Processes:
     def untrack(self, key: ProcessKey) -> None:
         """Its number may be given to another process."""
         self._free.append(self.tracked.pop(key).number)
+        self._former.append(key.tgid)
         self._index()
+
+    def pids(self) -> set[int]:
+        """Of these, and of those that were tracked lately: counters of devices tell of a process after its end."""
+        return {each.tgid for each in self.tracked} | set(self._former)
 
     def numbers_of(self, rows: NDArray[np.void]) -> NDArray[np.int32]:
         """The number of each row's process (fields `tgid`, `process_start_ns`), -1 where it is not tracked."""

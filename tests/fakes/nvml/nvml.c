@@ -2,12 +2,16 @@
 /*
  * A libnvidia-ml.so.1 without a GPU: as many devices as FAKE_NVML_DEVICES says (default 1), of which those below
  * FAKE_NVML_MIG are cut into two MIG instances. GPM says METRIC + 10 * DEVICE + 100 * INSTANCE for every metric, and
- * nothing for NVLink. FAKE_NVML_PROCESSES is "PID:PERCENT,PID:PERCENT". FAKE_NVML_REFUSE names a function that answers
- * with FAKE_NVML_ERROR.
+ * nothing for NVLink. FAKE_NVML_PROCESSES is "PID:PERCENT,PID:PERCENT"; "@FILE" is a file with that, read each time,
+ * whose samples are new each time. FAKE_NVML_BUSY is a file of lines "START END", CLOCK_MONOTONIC nanoseconds without
+ * overlaps: graphics utilisation is their share of the time between two samples. FAKE_NVML_REFUSE names a function that
+ * answers with FAKE_NVML_ERROR. UUIDs are those of the devices of the fake CUDA driver.
  */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define API __attribute__((visibility("default")))
 
@@ -19,6 +23,7 @@ enum {
 	TOO_SMALL = 7,
 	MAX_DEVICES = 8,
 	INSTANCES = 2,
+	GRAPHICS_UTIL = 1,
 	NVLINK_FIRST = 60,
 	NVLINK_LAST = 61,
 };
@@ -32,6 +37,7 @@ struct sample {
 	int index;
 	int instance;
 	unsigned number;
+	long long time_ns;
 };
 
 struct metric {
@@ -142,8 +148,9 @@ API int nvmlDeviceGetName(struct device *device, char *name, unsigned size)
 
 API int nvmlDeviceGetUUID(struct device *device, char *uuid, unsigned size)
 {
-	snprintf(uuid, size, "%s-00000000-0000-0000-%04d-%012d", device->instance ? "MIG" : "GPU", device->index,
-		 device->instance);
+	/* "fake-cuda-dev-", instance, index */
+	snprintf(uuid, size, "%s-66616b65-2d63-7564-612d-6465762d%02x%02x", device->instance ? "MIG" : "GPU",
+		 device->instance, device->index);
 	return OK;
 }
 
@@ -191,17 +198,40 @@ API int nvmlDeviceGetCurrentClocksEventReasons(struct device *device, unsigned l
 	return OK;
 }
 
+static long long now_ns(clockid_t clock)
+{
+	struct timespec now;
+
+	clock_gettime(clock, &now);
+	return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+/* The text itself, or what is in the file that it names. */
+static const char *text_of(const char *text)
+{
+	static char content[4096];
+	FILE *file = text && *text == '@' ? fopen(text + 1, "r") : NULL;
+
+	if (!text || *text != '@')
+		return text;
+	content[file ? fread(content, 1, sizeof(content) - 1, file) : 0] = 0;
+	if (file)
+		fclose(file);
+	return content;
+}
+
 API int nvmlDeviceGetProcessUtilization(struct device *device, struct utilization *found, unsigned *count,
 					unsigned long long since_us)
 {
-	const char *text = getenv("FAKE_NVML_PROCESSES");
+	const char *setting = getenv("FAKE_NVML_PROCESSES"), *text = text_of(setting);
+	const bool is_fresh = setting && *setting == '@';
 	unsigned have = 0;
 
 	REFUSE();
 	if (device->instance)
 		return NOT_SUPPORTED;
-	for (const char *p = text; p && *p; have++) {
-		struct utilization each = {.time_us = 5000};
+	for (const char *p = text; p && *p && *p != '\n'; have++) {
+		struct utilization each = {.time_us = is_fresh ? now_ns(CLOCK_REALTIME) / 1000 : 5000};
 		int taken = 0;
 
 		if (sscanf(p, "%u:%u%n", &each.pid, &each.sm, &taken) != 2)
@@ -212,7 +242,7 @@ API int nvmlDeviceGetProcessUtilization(struct device *device, struct utilizatio
 		p += *p == ',';
 	}
 	/* A sample is reported once. */
-	if (since_us >= 5000)
+	if (!is_fresh && since_us >= 5000)
 		have = 0;
 	if (!have)
 		return NOT_FOUND;
@@ -254,7 +284,7 @@ API int nvmlGpmMigSampleGet(struct device *device, unsigned instance, struct sam
 	/* The parent is to be given, not the instance. */
 	if (device->instance)
 		return INVALID;
-	*sample = (struct sample){device->index, instance, ++samples_taken};
+	*sample = (struct sample){device->index, instance, ++samples_taken, now_ns(CLOCK_MONOTONIC)};
 	return OK;
 }
 
@@ -264,9 +294,28 @@ API int nvmlGpmSampleGet(struct device *device, struct sample *sample)
 	return nvmlGpmMigSampleGet(device, 0, sample);
 }
 
+/* Percent of the time between two samples, as FAKE_NVML_BUSY says; negative: it says nothing. */
+static double busy(const struct sample *before, const struct sample *after)
+{
+	const char *path = getenv("FAKE_NVML_BUSY");
+	FILE *file = path ? fopen(path, "r") : NULL;
+	long long start, end, busy_ns = 0;
+
+	if (!file)
+		return -1;
+	while (fscanf(file, "%lld %lld", &start, &end) == 2) {
+		start = start > before->time_ns ? start : before->time_ns;
+		end = end < after->time_ns ? end : after->time_ns;
+		busy_ns += end > start ? end - start : 0;
+	}
+	fclose(file);
+	return 100.0 * (double)busy_ns / (double)(after->time_ns - before->time_ns);
+}
+
 API int nvmlGpmMetricsGet(struct metrics *request)
 {
 	const struct sample *before = request->before, *after = request->after;
+	const double share = busy(before, after);
 
 	REFUSE();
 	if (request->version != 1 || before->number >= after->number || before->index != after->index ||
@@ -276,6 +325,10 @@ API int nvmlGpmMetricsGet(struct metrics *request)
 		struct metric *metric = &request->metrics[i];
 
 		metric->result = metric->id >= NVLINK_FIRST && metric->id <= NVLINK_LAST ? NOT_SUPPORTED : OK;
+		if (metric->id == GRAPHICS_UTIL && share >= 0) {
+			metric->value = share;
+			continue;
+		}
 		metric->value = metric->id + 10 * after->index + 100 * after->instance;
 	}
 	return OK;

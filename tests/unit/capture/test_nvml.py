@@ -63,7 +63,7 @@ def test_shares_are_fractions_and_rates_are_bytes(library: Path) -> None:
     first, second = sample(library, NS, 3 * NS)["rounds"]
     assert set(values(first[0])) == {"MEMORY_USED", "MEMORY_TOTAL", "CLOCK_REASONS"}
     uuid, model, readings = second[0]
-    assert (uuid, model) == ("GPU-00000000-0000-0000-0000-000000000000", "Fake GPU 0")
+    assert (uuid, model) == ("GPU-66616b65-2d63-7564-612d-6465762d0000", "Fake GPU 0")
     assert values(second[0]) == {
         "MEMORY_USED": 600,
         "MEMORY_TOTAL": 1000,
@@ -89,10 +89,12 @@ def test_mig_instances_are_devices_of_their_own(library: Path) -> None:
 
 
 def test_samples_that_lie_too_close_give_no_share(library: Path) -> None:
-    """NVML wants 100 ms between two samples; the next round is right again."""
+    """NVML wants 100 ms between two samples; the next share is of all the time since the last sample."""
     rounds = sample(library, NS, NS + 50_000_000, 2 * NS)["rounds"]
     assert "SM_ACTIVE" not in values(rounds[1][0])
     assert "SM_ACTIVE" in values(rounds[2][0])
+    (interval_ns,) = [i for metric, _, i, _ in rounds[2][0][2] if metric == "SM_ACTIVE"]
+    assert interval_ns == NS
 
 
 def test_processes_have_their_share_once(library: Path) -> None:

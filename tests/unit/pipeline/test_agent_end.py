@@ -11,6 +11,7 @@ from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 i
     ExportProfilesServiceRequest,
 )
 
+from otel_gpuflame.capture.device_counters import DeviceCounters
 from otel_gpuflame.capture.live import LiveOptions
 from otel_gpuflame.events.records import Event
 from otel_gpuflame.export import OtlpOptions, self_telemetry
@@ -91,7 +92,8 @@ def run(
     live.control, live.goes_on = control, exporter.entered
     live.last = [wait(1, 2_000_000_000 // waits) for _ in range(waits)]
 
-    def open_live(_options: LiveOptions) -> StoppingLive:
+    def open_live(_options: LiveOptions, *, counters: DeviceCounters) -> StoppingLive:
+        assert counters.take() == []
         return live
 
     monkeypatch.setattr(agent, "trap_cost_ns", lambda: 1_000.0)

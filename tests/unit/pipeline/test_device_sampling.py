@@ -5,7 +5,7 @@ from __future__ import annotations
 from otel_gpuflame.capture.nvml import DeviceReadings, Reading
 from otel_gpuflame.events.device_metrics import ClockReason, DeviceMetric
 from otel_gpuflame.export.agent_snapshot import DeviceState
-from otel_gpuflame.pipeline.device_sampling import DeviceSampling, device_states
+from otel_gpuflame.pipeline.device_sampling import device_states
 
 SERVICES = {77: "train", 78: "train", 79: "serve"}
 
@@ -35,9 +35,3 @@ def test_processes_of_a_service_add_up_and_strangers_are_left_out() -> None:
     processes = {77: 0.25, 78: 0.5, 79: 0.125, 4242: 1.0}
     readings = [Reading(DeviceMetric.PROCESS_SM, v, 10, pid) for pid, v in processes.items()]
     assert state(*readings).services == (("serve", 0.125), ("train", 0.75))
-
-
-def test_without_a_driver_there_are_no_devices() -> None:
-    """The thread ends by itself, and leaving waits for it."""
-    with DeviceSampling(every_s=0.01) as sampling:
-        assert sampling.latest() == ()

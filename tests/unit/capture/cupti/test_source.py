@@ -162,15 +162,6 @@ def test_a_device_has_one_number_on_the_whole_host() -> None:
     assert found["device"][found["tgid"] == other.pid].tolist() == [1, 0]
 
 
-def test_a_mig_instance_is_called_as_nvml_calls_it() -> None:
-    """The driver says in the name that a device is one."""
-    with target() as writer, reading(writer) as source:
-        writer.open_window()
-        writer.add_device(UUIDS[0], b"NVIDIA H200 MIG 1g.18gb")
-        (devices,) = of(step(source), Devices)
-    assert devices.devices[0].uuid.startswith("MIG-00010203-")
-
-
 def test_a_record_without_a_device_has_none() -> None:
     """Launches and synchronisations belong to no device that is known."""
     with target() as writer, reading(writer) as source:

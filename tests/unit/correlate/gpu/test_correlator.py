@@ -312,6 +312,24 @@ def test_counters_of_the_device_show_other_processes_too() -> None:
     assert abs(int(idle["value_ns"].sum()) - 200 * MS * 5 // 9 - MS) < 5 * MS
 
 
+def test_counters_may_still_tell_of_a_captured_process_that_has_ended() -> None:
+    """It was not another one that had worked: what was idle is known."""
+    ended = Program(OTHER)
+    ended.kernel(2 * MS, 3 * MS, 4 * MS, stack=1, device=1)
+    begin, *events = training(66).events(600 * MS)
+    late = np.zeros(1, DEVICE_METRIC)
+    late["time_ns"], late["interval_ns"], late["value"] = 500 * MS, 100 * MS, 0.5
+    late["metric"], late["tgid"] = DeviceMetric.PROCESS_SM, OTHER.tgid
+    *before, last = events
+    other_begin, *other_events = ended.events(100 * MS)
+    merged = [begin, other_begin, *other_events, *before, DeviceMetrics(late), last]
+    out = attributed(run(merged))
+    is_idle = (out["measure"] == Measure.GPU_IDLE) & (out["device"] == 0)
+    idle = out[is_idle & (out["time_ns"] > 350 * MS)]
+    assert len(idle)
+    assert Leaf.UNKNOWN_NOT_CAPTURED not in set(idle["leaf"].tolist())
+
+
 @pytest.mark.parametrize("reason", ["ring_full", "process_ended"])
 def test_idle_time_of_an_incomplete_interval_is_unknown(reason: str) -> None:
     """What was lost may have run in the gaps: from the begin on, or from where a process was cut off."""
