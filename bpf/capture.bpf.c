@@ -8,6 +8,7 @@
 #include "ogf_driver.bpf.h"
 #include "ogf_names.bpf.h"
 #include "ogf_process.bpf.h"
+#include "ogf_xid.bpf.h"
 
 /* A type that nothing refers to is left out of BTF, and wire.py is generated from there. */
 const enum ogf_kind _keep_kind __attribute__((unused)) = OGF_KIND_NONE;
@@ -26,6 +27,7 @@ const struct ogf_stack_event *_keep_stack_event __attribute__((unused));
 const struct ogf_python_frame *_keep_python_frame __attribute__((unused));
 const struct ogf_name_event *_keep_name_event __attribute__((unused));
 const struct ogf_process_event *_keep_process_event __attribute__((unused));
+const struct ogf_xid_event *_keep_xid_event __attribute__((unused));
 const struct ogf_settings *_keep_settings __attribute__((unused));
 const struct ogf_cost *_keep_cost __attribute__((unused));
 

@@ -22,6 +22,7 @@ BPF_STRUCTS = {
     "ogf_python_frame": "PYTHON_FRAME",
     "ogf_name_event": "NAME",
     "ogf_process_event": "PROCESS",
+    "ogf_xid_event": "XID",
     "ogf_python_layout": "PYTHON_LAYOUT",
     "ogf_target": "TARGET",
     "ogf_settings": "SETTINGS",

@@ -13,7 +13,7 @@ enum {
 	OGF_MAX_PYTHON_FRAMES = 128,
 	OGF_MAX_NATIVE_FRAMES = 32,
 	OGF_MAX_NAME_BYTES = 4096,
-	OGF_MAX_COUNTED_KINDS = 16,
+	OGF_MAX_COUNTED_KINDS = 32,
 	OGF_MAX_OUTCOMES = 8,
 	OGF_MAX_BATCHED_COPIES = 256, /* read one by one, 30 ns each: batches of real programs have tens of parts */
 	OGF_CL_KERNEL_FUNCTION_NAME = 0x1190, /* CL/cl.h */
@@ -40,6 +40,7 @@ enum ogf_kind {
 	OGF_KIND_PROCESS = 14,
 	/* A call of CUPTI: tells who else profiles the process. Has no stack, and never leaves the capture stage. */
 	OGF_KIND_CUPTI = 15,
+	OGF_KIND_XID = 16, /* errors of devices, of all processes and of none */
 };
 
 /* Columns of the counter table. Σ SEEN = Σ (all others) + calls still inside the driver. */
@@ -177,6 +178,15 @@ struct ogf_process_event {
 	__u32 maps_gpu_library; /* MAP: 0 where the file is surely none; its calls are missed until it is probed */
 };
 _Static_assert(sizeof(struct ogf_process_event) == 56, "ogf_process_event");
+
+/* NVIDIA's driver has reported an error of a device. Texts end with 0, and are cut where they are longer. */
+struct ogf_xid_event {
+	__u64 time_ns;
+	__u32 code;
+	char bus_id[20]; /* as the kernel writes it: domain:bus:device.function */
+	char message[192];
+};
+_Static_assert(sizeof(struct ogf_xid_event) == 224, "ogf_xid_event");
 
 /* Where a CPython of one version keeps what the frame walk reads. */
 struct ogf_python_layout {

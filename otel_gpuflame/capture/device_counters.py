@@ -6,12 +6,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from otel_gpuflame.capture.devices import nvidia_is_loaded
 from otel_gpuflame.capture.host_devices import HostDevices
 from otel_gpuflame.errors import SourceUnavailable
 from otel_gpuflame.events.device_metrics import DEVICE_METRIC, DeviceMetrics
@@ -19,7 +19,7 @@ from otel_gpuflame.events.executions import Devices
 from otel_gpuflame.events.records import Event
 
 if TYPE_CHECKING:
-    from otel_gpuflame.capture.nvml import DeviceReadings, NvmlSampler
+    from otel_gpuflame.capture.nvml import Board, DeviceReadings, NvmlSampler
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,6 @@ _STOP_S: Final = 2.0
 _ANSWER_S: Final = 0.5
 _MAX_UNTAKEN: Final = 1 << 12
 """Readings that nobody has taken yet: more than an hour of one device, while capture is off."""
-_DRIVER: Final = Path("/proc/driver/nvidia/version")
 
 
 class DeviceCounters:
@@ -41,6 +40,7 @@ class DeviceCounters:
         self._answered = threading.Event()
         self._latest: tuple[DeviceReadings, ...] = ()
         self._untaken: deque[DeviceReadings] = deque(maxlen=_MAX_UNTAKEN)
+        self._boards: Mapping[str, Board] = {}
         self._failures = 0
         # A daemon: a driver that never answers must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="otel-gpuflame-nvml", daemon=True)
@@ -62,6 +62,10 @@ class DeviceCounters:
     def latest(self) -> tuple[DeviceReadings, ...]:
         """What each device said last. From any thread."""
         return self._latest
+
+    def board(self, bus_id: str) -> Board | None:
+        """The device at a PCI bus id (`nvml.bus_id`); None where NVML has not named it. From any thread."""
+        return self._boards.get(bus_id)
 
     def take(self) -> list[DeviceReadings]:
         """What was read since the last time, in order. From one thread."""
@@ -86,6 +90,7 @@ class DeviceCounters:
 
         try:
             with NvmlSampler() as sampler:
+                self._boards = sampler.boards
                 _tell_missing(sampler)
                 while not self._stop.is_set():
                     self._wake.clear()
@@ -93,7 +98,7 @@ class DeviceCounters:
                     self._wake.wait(self._every_s)
         except SourceUnavailable as error:
             # Where the driver is, its library should be too; elsewhere nobody expects counters.
-            level = logging.WARNING if _DRIVER.exists() else logging.INFO
+            level = logging.WARNING if nvidia_is_loaded() else logging.INFO
             logger.log(level, "%s", error)
         finally:
             self._answered.set()

@@ -37,6 +37,11 @@ def gpu_majors(proc: Path = Path("/proc")) -> dict[int, DeviceDriver]:
     return majors
 
 
+def nvidia_is_loaded(proc: Path = Path("/proc")) -> bool:
+    """Whether NVIDIA's driver is there now."""
+    return DeviceDriver.NVIDIA in gpu_majors(proc).values()
+
+
 def major_of(path: Path) -> int:
     """Major number of a device file. Raises TargetError if it is none."""
     try:

@@ -23,7 +23,8 @@ from otel_gpuflame.capture.cupti.cost import GUARD_NS, RECORD_NS, SHORTEST_NS, S
 from otel_gpuflame.capture.cupti.source import GpuSource
 from otel_gpuflame.capture.describe import Attributes
 from otel_gpuflame.capture.device_counters import DeviceCounters, metric_events
-from otel_gpuflame.capture.devices import GpuDevices
+from otel_gpuflame.capture.device_errors import error_events
+from otel_gpuflame.capture.devices import GpuDevices, nvidia_is_loaded
 from otel_gpuflame.capture.distinct import DistinctPairs
 from otel_gpuflame.capture.host_devices import HostDevices
 from otel_gpuflame.capture.known_stacks import KnownStacks
@@ -111,7 +112,7 @@ class LiveCapture:
     ) -> None:
         self._options = options
         self._proc = proc
-        self._kernel = load_backend(options.loader, options.rings, _features(options))
+        self._kernel = load_backend(options.loader, options.rings, _features(options, proc))
         majors = self._kernel.gpu_majors if options.driver else None
         self._devices = GpuDevices(majors, proc) if majors is not None else None
         self._drain = self._kernel.open_drain(options.poll_ns)
@@ -226,6 +227,7 @@ class LiveCapture:
         events += self._calls(rows)
         events += self._executions()
         events += self._metrics()
+        events += error_events(self._kernel.take_xids(), self._device_counters, self._host_devices)
         events += self._counters(force=timeout_ns == 0)
         # One round later than their end was reported: the drain takes the ring of processes further than that of calls,
         # so the last calls of a process may only come now.
@@ -555,6 +557,12 @@ class LiveCapture:
         return (SourceCounters(now_ns, self._last_counters),)
 
 
-def _features(options: LiveOptions) -> set[Feature]:
-    wanted = {Feature.CALLS: True, Feature.CPU: options.cpu, Feature.DRIVER: options.driver}
+def _features(options: LiveOptions, proc: Path) -> set[Feature]:
+    wanted = {
+        Feature.CALLS: True,
+        Feature.CPU: options.cpu,
+        Feature.DRIVER: options.driver,
+        # On other hosts nothing is missing.
+        Feature.ERRORS: nvidia_is_loaded(proc),
+    }
     return {feature for feature, is_wanted in wanted.items() if is_wanted}

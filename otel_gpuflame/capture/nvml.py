@@ -55,6 +55,14 @@ class DeviceReadings:
     readings: tuple[Reading, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A whole device, whatever instances it is cut into."""
+
+    uuid: str
+    model: str
+
+
 @dataclass(slots=True)
 class _Device:
     """One device or MIG instance. GPM samples belong to the parent device and a GPU instance of it."""
@@ -80,6 +88,8 @@ class NvmlSampler:
 
     failures: int = 0
     """Readings that NVML refused; a device that has fallen off the bus refuses all."""
+    boards: dict[str, Board] = field(default_factory=dict)
+    """By PCI bus id, as `bus_id` writes it."""
     _devices: list[_Device] = field(default_factory=list)
 
     @property
@@ -97,7 +107,9 @@ class NvmlSampler:
             ) from error
         try:
             for index in range(pynvml.nvmlDeviceGetCount()):
-                self._devices += _instances(pynvml.nvmlDeviceGetHandleByIndex(index))
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                self._devices += _instances(handle)
+                self._note_board(handle)
         except pynvml.NVMLError as error:
             self.__exit__()
             raise SourceUnavailable(f"device counters: NVML names no devices ({error})") from error
@@ -114,6 +126,13 @@ class NvmlSampler:
     def sample(self, now_ns: int) -> list[DeviceReadings]:
         """One round over all devices; shares from the second round on. `now_ns`: CLOCK_MONOTONIC."""
         return [self._sample_device(device, now_ns) for device in self._devices]
+
+    def _note_board(self, handle: Any) -> None:
+        """Where a device is, for errors that the driver reports by its place; without it they have no device."""
+        with contextlib.suppress(pynvml.NVMLError):
+            place = bus_id(_text(pynvml.nvmlDeviceGetPciInfo(handle).busId))
+            uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
+            self.boards[place] = Board(uuid, _text(pynvml.nvmlDeviceGetName(handle)))
 
     def _sample_device(self, device: _Device, now_ns: int) -> DeviceReadings:
         readings: list[Reading] = []
@@ -243,3 +262,12 @@ def _gpm_shares(before: Any, after: Any, interval_ns: int) -> list[Reading]:
 def _text(value: str | bytes) -> str:
     """Older versions of the binding return bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def bus_id(text: str) -> str:
+    """A PCI bus id as the kernel writes it: NVML has capitals, and 8 digits of the domain. As it is if it is none."""
+    domain, _, rest = text.strip().partition(":")
+    try:
+        return f"{int(domain, 16):04x}:{rest.lower()}"
+    except ValueError:
+        return text

@@ -8,8 +8,9 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from otel_gpuflame.cli.tables import human
+from otel_gpuflame.cli.tables import human, say
 from otel_gpuflame.events.device_metrics import DeviceMetric
+from otel_gpuflame.profile.device_faults import DeviceFault
 from otel_gpuflame.profile.device_use import DeviceUse
 
 _SHARES: Final = {
@@ -40,6 +41,17 @@ def print_devices(console: Console, uses: Sequence[DeviceUse], limit: int) -> No
     if len(rows) > limit:
         console.print(f"… {len(rows) - limit} more")
     console.print()
+
+
+def print_faults(console: Console, faults: Sequence[DeviceFault]) -> None:
+    """A line for each error of each device; nothing where there was none."""
+    for fault in faults:
+        device = f"{fault.model} {fault.uuid[:_UUID_WIDTH]}".strip() or "a device"
+        times = f"{fault.count} times, the last one: " if fault.count > 1 else ""
+        place = f" (PCI {fault.bus_id})" if fault.bus_id else ""
+        say(console, f"{device}{place}: Xid {fault.code}: {times}{fault.message}", "red")
+    if faults:
+        console.print()
 
 
 def _parts(use: DeviceUse) -> Iterator[str]:

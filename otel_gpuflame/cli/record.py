@@ -15,7 +15,7 @@ from rich.console import Console
 
 from otel_gpuflame import __version__
 from otel_gpuflame.capture.bpf.backend import Loader
-from otel_gpuflame.cli.device_table import print_devices
+from otel_gpuflame.cli.device_table import print_devices, print_faults
 from otel_gpuflame.cli.tables import human, print_ledger, print_summary, say
 from otel_gpuflame.cli.usage import excludes, needs
 from otel_gpuflame.pipeline import RecordOptions, RecordResult
@@ -160,6 +160,7 @@ def record(
         console.print()
         print_summary(console, result.bundles, limit)
         print_devices(console, result.devices, limit)
+        print_faults(console, result.faults)
     _print_outcome(console, result, output)
     if result.exit_code:
         sys.exit(result.exit_code)

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 
 from otel_gpuflame.cli.destination import destination
-from otel_gpuflame.cli.device_table import print_devices
+from otel_gpuflame.cli.device_table import print_devices, print_faults
 from otel_gpuflame.cli.findings import print_findings, print_findings_json
 from otel_gpuflame.cli.outputs import write_folded, write_html, write_pprof
 from otel_gpuflame.cli.tables import human, print_ledger, print_summary, say
@@ -141,6 +141,7 @@ def replay(
     console = Console(highlight=False, stderr=to_stdout or as_json)
     print_summary(console, bundles, limit)
     print_devices(console, result.devices, limit)
+    print_faults(console, result.faults)
     print_ledger(console, result.ledger)
     if findings:
         _print_findings(console, find(bundles), as_json=as_json)

@@ -107,6 +107,9 @@ def print_ledger(console: Console, ledger: Ledger) -> None:
         remarks["processes not captured, since there are more than the table of targets holds"] = (
             refused
         )
+    faults = ledger.source_count("xid", "table_full")
+    if faults:
+        remarks["errors of devices (Xid) lost, since too many came at once"] = faults
     refusals = ledger.source_count("device_metric", "unreadable")
     if refusals:
         remarks["readings of counters that devices refused"] = refusals

@@ -20,6 +20,7 @@ from otel_gpuflame.events.capture_format import (
     kind_name,
 )
 from otel_gpuflame.events.capture_tables import TABLES, table_dtype
+from otel_gpuflame.events.device_errors import DeviceError, DeviceErrors
 from otel_gpuflame.events.device_metrics import DeviceMetrics
 from otel_gpuflame.events.executions import (
     DeviceInfo,
@@ -268,6 +269,23 @@ def _device_metrics(segment: SegmentDecoder, rows: int) -> DeviceMetrics:
     return DeviceMetrics(segment.take(Kind.DEVICE_METRICS, rows))
 
 
+def _device_errors(segment: SegmentDecoder, rows: int) -> DeviceErrors:
+    return DeviceErrors(
+        tuple(
+            DeviceError(
+                time_ns=time_ns,
+                device=device,
+                bus_id=segment.string(bus_id),
+                code=code,
+                message=segment.string(message),
+            )
+            for time_ns, device, bus_id, code, message in segment.take(
+                Kind.DEVICE_ERRORS, rows
+            ).tolist()
+        )
+    )
+
+
 def _devices(segment: SegmentDecoder, rows: int) -> Devices:
     return Devices(
         tuple(
@@ -335,6 +353,7 @@ _DECODERS: Mapping[int, Callable[[SegmentDecoder, int], Event]] = MappingProxyTy
         Kind.EXECUTIONS_END: _executions_end,
         Kind.EXECUTION_WATERMARKS: _execution_watermark,
         Kind.DEVICE_METRICS: _device_metrics,
+        Kind.DEVICE_ERRORS: _device_errors,
     }
 )
 

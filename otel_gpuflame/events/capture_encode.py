@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from otel_gpuflame.errors import CaptureFileError
 from otel_gpuflame.events.capture_format import Kind
 from otel_gpuflame.events.capture_tables import table_dtype
+from otel_gpuflame.events.device_errors import DeviceErrors
 from otel_gpuflame.events.device_metrics import DeviceMetrics
 from otel_gpuflame.events.executions import (
     Devices,
@@ -223,6 +224,15 @@ def _device_metrics(event: DeviceMetrics, dictionary: WriteDictionary) -> Encode
     return _as_it_is(Kind.DEVICE_METRICS, event.rows)
 
 
+def _device_errors(event: DeviceErrors, dictionary: WriteDictionary) -> EncodedEvent:
+    string = dictionary.string
+    rows = [
+        (each.time_ns, each.device, string(each.bus_id), each.code, string(each.message))
+        for each in event.errors
+    ]
+    return _encoded(Kind.DEVICE_ERRORS, rows, {})
+
+
 def _as_it_is(kind: Kind, rows: NDArray[Any]) -> EncodedEvent:
     """Rows that are in the form of their table already."""
     if rows.ndim != 1 or rows.dtype != table_dtype(kind):
@@ -280,6 +290,7 @@ _ENCODERS: Mapping[type, Callable[[Any, WriteDictionary], EncodedEvent]] = Mappi
         ExecutionsEnd: _executions_end,
         ExecutionWatermark: _execution_watermark,
         DeviceMetrics: _device_metrics,
+        DeviceErrors: _device_errors,
     }
 )
 

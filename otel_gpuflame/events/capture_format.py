@@ -19,7 +19,7 @@ MAGIC = b"\x89OGFCAP\n"
 at once."""
 
 MAJOR_VERSION = 1
-MINOR_VERSION = 1
+MINOR_VERSION = 2
 
 PROLOGUE = struct.Struct("<8sHHII")
 """magic, major, minor, header_bytes, crc32 (of the 16 bytes before it, then the header)."""
@@ -82,6 +82,7 @@ class Kind(IntEnum):
     EXECUTIONS_END = 29
     EXECUTION_WATERMARKS = 30
     DEVICE_METRICS = 31
+    DEVICE_ERRORS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,6 +84,13 @@ _COLUMNS: Mapping[Kind, list[tuple[str, str]] | np.dtype[Any]] = {
     Kind.EXECUTIONS_END: [*_PROCESS, ("time_ns", "<i8"), ("incomplete_id", "<u4")],
     Kind.EXECUTION_WATERMARKS: [*_PROCESS, ("time_ns", "<i8")],
     Kind.DEVICE_METRICS: DEVICE_METRIC,
+    Kind.DEVICE_ERRORS: [
+        ("time_ns", "<i8"),
+        ("device", "<u4"),
+        ("bus_id_id", "<u4"),
+        ("code", "<u4"),
+        ("message_id", "<u4"),
+    ],
 }
 
 TABLES: Mapping[Kind, TableSchema] = MappingProxyType(

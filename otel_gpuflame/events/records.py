@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_gpuflame.events.attributions import Attributions
+from otel_gpuflame.events.device_errors import DeviceErrors
 from otel_gpuflame.events.device_metrics import DeviceMetrics
 from otel_gpuflame.events.executions import (
     Devices,
@@ -153,5 +154,6 @@ Event: TypeAlias = (
     | ExecutionsEnd
     | ExecutionWatermark
     | DeviceMetrics
+    | DeviceErrors
     | Attributions
 )

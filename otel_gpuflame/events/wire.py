@@ -27,6 +27,7 @@ class Kind(IntEnum):
     NAME = 13
     PROCESS = 14
     CUPTI = 15
+    XID = 16
 
 
 class Outcome(IntEnum):
@@ -276,6 +277,17 @@ PROCESS: Final[np.dtype[Any]] = np.dtype(
     }
 )
 """struct ogf_process_event, 56 bytes."""
+
+
+XID: Final[np.dtype[Any]] = np.dtype(
+    {
+        "names": ["time_ns", "code", "bus_id", "message"],
+        "formats": ["<u8", "<u4", ("<i1", (20,)), ("<i1", (192,))],
+        "offsets": [0, 8, 12, 32],
+        "itemsize": 224,
+    }
+)
+"""struct ogf_xid_event, 224 bytes."""
 
 
 PYTHON_LAYOUT: Final[np.dtype[Any]] = np.dtype(

@@ -83,9 +83,23 @@ class DeviceState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceErrorCount:
+    """How often the driver has reported one code (Xid) of one device since the agent started.
+
+    `device` is its UUID, or where it is not known its PCI bus id.
+    """
+
+    device: str
+    model: str
+    code: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSnapshot:
     """Everything that metrics are made of."""
 
     capture: CaptureSnapshot = field(default_factory=CaptureSnapshot)
     devices: tuple[DeviceState, ...] = ()
+    device_errors: tuple[DeviceErrorCount, ...] = ()
     delivery: DeliveryCounts = field(default_factory=DeliveryCounts)

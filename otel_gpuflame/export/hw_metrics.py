@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from otel_gpuflame.export.agent_snapshot import AgentSnapshot, DeviceState
-from otel_gpuflame.export.metric_spec import GAUGE, UP_DOWN, Labels, Point, metric
+from otel_gpuflame.export.metric_spec import COUNTER, GAUGE, UP_DOWN, Labels, Point, metric
 
 
 def _labels(device: DeviceState) -> Labels:
@@ -39,7 +39,20 @@ def _services(now: AgentSnapshot) -> Iterator[Point]:
             yield Point(share, {**_labels(device), "service.name": service})
 
 
+def _errors(now: AgentSnapshot) -> Iterator[Point]:
+    for each in now.device_errors:
+        labels = {"hw.id": each.device, "hw.model": each.model, "hw.type": "gpu"}
+        yield Point(each.count, {**labels, "error.type": f"xid_{each.code}"})
+
+
 HW_METRICS: Final = (
+    metric(
+        "hw.errors",
+        COUNTER,
+        "{error}",
+        _errors,
+        "Errors that the driver has reported of the device",
+    ),
     metric(
         "hw.gpu.utilization",
         GAUGE,

@@ -18,14 +18,15 @@ from otel_gpuflame.capture.live import LiveCapture, LiveOptions
 from otel_gpuflame.capture.windows import BudgetOptions
 from otel_gpuflame.correlate.spans import SpanLink
 from otel_gpuflame.export import OtlpOptions, open_exporter
-from otel_gpuflame.export.agent_snapshot import AgentSnapshot, DeviceState
+from otel_gpuflame.export.agent_snapshot import AgentSnapshot, DeviceErrorCount, DeviceState
 from otel_gpuflame.export.delivery import Delivery
 from otel_gpuflame.export.options import SelfTelemetryOptions
 from otel_gpuflame.pipeline.correlating import CorrelatingAggregator
-from otel_gpuflame.pipeline.device_sampling import device_states
+from otel_gpuflame.pipeline.device_sampling import device_states, error_counts
 from otel_gpuflame.pipeline.encoding import EncodingProcess
 from otel_gpuflame.pipeline.status import AgentStatus
 from otel_gpuflame.profile.aggregate import AggregateOptions
+from otel_gpuflame.profile.device_faults import DeviceFaults
 from otel_gpuflame.profile.model import Bundle
 
 if TYPE_CHECKING:
@@ -82,12 +83,17 @@ class Agent:
         self._encode = EncodingProcess(note)
         self.delivery = Delivery(open_exporter(options.destination), encode=self._encode)
         self._devices: tuple[DeviceState, ...] = ()
+        self._faults = DeviceFaults()
+        self._device_errors: tuple[DeviceErrorCount, ...] = ()
         self._telemetry = self._start_telemetry()
 
     def snapshot(self) -> AgentSnapshot:
         """What is known now. From any thread."""
         return AgentSnapshot(
-            capture=self.status.snapshot, devices=self._devices, delivery=self.delivery.counts()
+            capture=self.status.snapshot,
+            devices=self._devices,
+            device_errors=self._device_errors,
+            delivery=self.delivery.counts(),
         )
 
     def run(self) -> None:
@@ -172,6 +178,7 @@ class Agent:
             aggregator.feed(live.start_event())
             while self._control.enabled and not self._control.stop.is_set():
                 for event in live.step(_STEP_NS):
+                    self._faults.feed(event)
                     self._deliver(aggregator.feed(event))
                 self._note(live, counters, aggregator)
             for event in live.finish():
@@ -201,6 +208,7 @@ class Agent:
             counters.latest(),
             lambda pid: live.targets.service_name(pid) if pid in pids else None,
         )
+        self._device_errors = error_counts(self._faults.faults())
         services = {pid: live.targets.service_name(pid) for pid in state.costs}
         self.status.publish(
             targets=len(pids),

@@ -9,6 +9,7 @@ from otel_gpuflame.correlate.gpu.counts import JoinCounts
 from otel_gpuflame.correlate.gpu.inferred import InferredLaunches
 from otel_gpuflame.events.records import Event
 from otel_gpuflame.profile.aggregate import AggregateOptions, Aggregator
+from otel_gpuflame.profile.device_faults import DeviceFault, DeviceFaults
 from otel_gpuflame.profile.device_use import DeviceUse, DeviceUses
 from otel_gpuflame.profile.execution_strata import LEFT_OUT
 from otel_gpuflame.profile.ledger import EXECUTION_KIND, Ledger
@@ -23,6 +24,7 @@ class CorrelatingAggregator:
         self._correlator = GpuCorrelator()
         self._aggregator = Aggregator(options)
         self._device_uses = DeviceUses()
+        self._device_faults = DeviceFaults()
 
     @property
     def ledger(self) -> Ledger:
@@ -41,9 +43,15 @@ class CorrelatingAggregator:
         """What devices' own counters have said so far."""
         return self._device_uses.uses()
 
+    @property
+    def faults(self) -> tuple[DeviceFault, ...]:
+        """Errors of devices so far."""
+        return self._device_faults.faults()
+
     def feed(self, event: Event) -> list[Bundle]:
         """Take in one event; bundles of windows that it closed, oldest first."""
         self._device_uses.feed(event)
+        self._device_faults.feed(event)
         return self._aggregated(self._correlated(self._inferred.feed(event)))
 
     def finish(self) -> list[Bundle]:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from otel_gpuflame.events.device_metrics import ClockReason, DeviceMetric
-from otel_gpuflame.export.agent_snapshot import DeviceState
+from otel_gpuflame.export.agent_snapshot import DeviceErrorCount, DeviceState
+from otel_gpuflame.profile.device_faults import DeviceFault
 
 if TYPE_CHECKING:
     from otel_gpuflame.capture.nvml import DeviceReadings, Reading
@@ -28,6 +29,19 @@ def device_states(
 ) -> tuple[DeviceState, ...]:
     """For metrics; `service_of` knows the service of a target's pid, None for processes that are none."""
     return tuple(_state(device, service_of) for device in devices)
+
+
+def error_counts(faults: Iterable[DeviceFault]) -> tuple[DeviceErrorCount, ...]:
+    """For metrics."""
+    return tuple(
+        DeviceErrorCount(
+            device=fault.uuid or fault.bus_id,
+            model=fault.model,
+            code=fault.code,
+            count=fault.count,
+        )
+        for fault in faults
+    )
 
 
 def _state(device: DeviceReadings, service_of: Callable[[int], str | None]) -> DeviceState:

@@ -24,6 +24,7 @@ from otel_gpuflame.events.records import Event
 from otel_gpuflame.pipeline.correlating import CorrelatingAggregator
 from otel_gpuflame.pipeline.output_file import open_output
 from otel_gpuflame.profile.aggregate import AggregateOptions
+from otel_gpuflame.profile.device_faults import DeviceFault
 from otel_gpuflame.profile.device_use import DeviceUse
 from otel_gpuflame.profile.digest import Digest
 from otel_gpuflame.profile.ledger import Ledger
@@ -74,6 +75,7 @@ class RecordResult:
     duration_ns: int
     output_bytes: int = 0
     devices: tuple[DeviceUse, ...] = ()
+    faults: tuple[DeviceFault, ...] = ()
 
 
 def record(options: RecordOptions, stopped: Callable[[], bool]) -> RecordResult:
@@ -86,9 +88,11 @@ def record(options: RecordOptions, stopped: Callable[[], bool]) -> RecordResult:
         command = _start_command(options, environment, stack)
         # Opened before anything is attached: an unwritable path must not cost the program its start.
         output = stack.enter_context(open_output(options.output))
-        counters = stack.enter_context(DeviceCounters()) if options.gpu else None
+        counters = DeviceCounters() if options.gpu else None
         live_options = _live_options(options, command, gpu=has_gpu)
         live = stack.enter_context(LiveCapture(live_options, counters=counters))
+        if counters is not None:
+            stack.enter_context(counters)
         start = live.start_event()
         if command is not None:
             command.release()
@@ -111,6 +115,7 @@ def record(options: RecordOptions, stopped: Callable[[], bool]) -> RecordResult:
             duration_ns=time.monotonic_ns() - started_ns,
             output_bytes=sink.tell() if sink else 0,
             devices=recorder.aggregator.devices,
+            faults=recorder.aggregator.faults,
         )
 
 

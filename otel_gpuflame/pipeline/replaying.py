@@ -13,6 +13,7 @@ from otel_gpuflame.events.records import CaptureStart, Watermark
 from otel_gpuflame.export import ExportResult, OtlpOptions, Outcome, open_exporter
 from otel_gpuflame.pipeline.correlating import CorrelatingAggregator
 from otel_gpuflame.profile.aggregate import AggregateOptions
+from otel_gpuflame.profile.device_faults import DeviceFault
 from otel_gpuflame.profile.device_use import DeviceUse
 from otel_gpuflame.profile.ledger import Ledger
 from otel_gpuflame.profile.model import Bundle
@@ -28,6 +29,7 @@ class ReplayResult:
     damage: str | None
     skipped_blocks: dict[int, int] = field(default_factory=dict)
     devices: tuple[DeviceUse, ...] = ()
+    faults: tuple[DeviceFault, ...] = ()
 
 
 def replay(path: Path, options: AggregateOptions, *, shift_to: int | None = None) -> ReplayResult:
@@ -45,6 +47,7 @@ def replay(path: Path, options: AggregateOptions, *, shift_to: int | None = None
             damage=source.damage,
             skipped_blocks=dict(source.skipped_blocks),
             devices=aggregator.devices,
+            faults=aggregator.faults,
         )
 
 

@@ -13,6 +13,7 @@ from otel_gpuflame.correlate.groups import Groups, concatenate, group
 from otel_gpuflame.correlate.repeats import fold_repeats
 from otel_gpuflame.correlate.spans import SpanLink
 from otel_gpuflame.events.attributions import AttributionArray, Attributions
+from otel_gpuflame.events.device_errors import DeviceErrors
 from otel_gpuflame.events.device_metrics import DeviceMetrics
 from otel_gpuflame.events.executions import (
     Devices,
@@ -201,6 +202,7 @@ class Aggregator:
 
     @_take.register(ExecutionWatermark)
     @_take.register(DeviceMetrics)
+    @_take.register(DeviceErrors)
     def _(self, event: Event) -> None:
         """Nothing here depends on these."""
 

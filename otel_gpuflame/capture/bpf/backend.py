@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
+from otel_gpuflame.capture.bpf.decode import RawXid
 from otel_gpuflame.capture.bpf.drain import Drain
 from otel_gpuflame.capture.bpf.libbpf import BpfMap
 from otel_gpuflame.capture.bpf.uprobes import UprobeLinks
@@ -82,6 +83,9 @@ class CaptureBackend(Protocol):
 
     def counters(self) -> list[LossCount]:
         """All nonzero counters, summed over CPUs."""
+
+    def take_xids(self) -> list[RawXid]:
+        """Errors of devices that were reported since the last time, at most as many as BPF keeps."""
 
     def detach(self) -> None:
         """Detach everything; maps and rings stay."""

@@ -17,6 +17,7 @@ from typing import Final
 
 from otel_gpuflame.capture.bpf.backend import LoadReport, RingSizes
 from otel_gpuflame.capture.bpf.bcc_module import BccModule
+from otel_gpuflame.capture.bpf.decode import RawXid
 from otel_gpuflame.capture.bpf.detaching import detach_together
 from otel_gpuflame.capture.bpf.libbpf import BpfMap, LibbpfError
 from otel_gpuflame.capture.bpf.maps import CaptureMaps
@@ -87,6 +88,10 @@ class BccKernel(CaptureMaps):
         raise SourceUnavailable(
             "--loader bcc captures named processes only: use --loader libbpf, which needs a kernel with BTF"
         )
+
+    def take_xids(self) -> list[RawXid]:
+        """None: these programs do not ask the tracepoint."""
+        return []
 
     def detach(self) -> None:
         """Detach everything; maps and rings stay."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from otel_gpuflame.events import wire
 from otel_gpuflame.events.frames import ProcessKey, StackKey
@@ -33,6 +35,16 @@ class ProcessChange:
     comm: str
     maps_gpu_library: bool = False
     """Of mapped code: whether its file may be a GPU library."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawXid:
+    """NVIDIA's driver reported an error of the device at `bus_id`, as the kernel writes it (`0000:3b:00.0`)."""
+
+    time_ns: int
+    bus_id: str
+    code: int
+    message: str
 
 
 def decode_stack(record: bytes) -> RawStack | None:
@@ -94,7 +106,22 @@ def decode_process(record: bytes) -> ProcessChange | None:
         process=ProcessKey(int(row["tgid"]), int(row["process_start_ns"])),
         parent=ProcessKey(int(row["parent_tgid"]), int(row["parent_start_ns"])),
         time_ns=int(row["time_ns"]),
-        # An older, longer name may still stand behind the terminating 0.
-        comm=bytes(row["comm"]).partition(b"\0")[0].decode("utf-8", "backslashreplace"),
+        comm=_text(row["comm"]),
         maps_gpu_library=bool(row["maps_gpu_library"]),
     )
+
+
+def decode_xid(record: bytes) -> RawXid:
+    """One error of a device, a `wire.XID`."""
+    row = np.frombuffer(record, wire.XID, 1)[0]
+    return RawXid(
+        time_ns=int(row["time_ns"]),
+        bus_id=_text(row["bus_id"]),
+        code=int(row["code"]),
+        message=_text(row["message"]).strip(),
+    )
+
+
+def _text(characters: NDArray[Any]) -> str:
+    """Up to the terminating 0: an older, longer text may still stand behind it."""
+    return bytes(characters).partition(b"\0")[0].decode("utf-8", "backslashreplace")

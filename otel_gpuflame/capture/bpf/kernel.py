@@ -9,22 +9,33 @@ from pathlib import Path
 from typing import Final
 
 from otel_gpuflame.capture.bpf.backend import LoadReport, RingSizes
+from otel_gpuflame.capture.bpf.decode import RawXid, decode_xid
 from otel_gpuflame.capture.bpf.detaching import detach_together
 from otel_gpuflame.capture.bpf.libbpf import BpfObject, LibbpfError
 from otel_gpuflame.capture.bpf.library import choose_library
 from otel_gpuflame.capture.bpf.maps import CaptureMaps
 from otel_gpuflame.capture.bpf.probes import Program
-from otel_gpuflame.capture.bpf.programs import CPU_SAMPLER, OPTIONAL, Feature, OptionalProgram
-from otel_gpuflame.capture.bpf.tracefs import tracepoint_id
+from otel_gpuflame.capture.bpf.programs import (
+    CPU_SAMPLER,
+    OPTIONAL,
+    Feature,
+    OptionalProgram,
+    Tracepoint,
+)
+from otel_gpuflame.capture.bpf.tracefs import tracepoint_fields, tracepoint_id
 from otel_gpuflame.capture.bpf.uprobes import (
     ATTACH_TYPE_UPROBE_MULTI,
     UprobeLinks,
     multi_is_supported,
 )
 from otel_gpuflame.errors import SourceUnavailable
+from otel_gpuflame.events import wire
 from otel_gpuflame.events.apis import CPU_SAMPLES_HZ
 
 OBJECT: Final = Path(__file__).parents[2] / "_artifacts" / "capture.bpf.o"
+_MAX_XIDS: Final = 256
+_OFFSET_BITS: Final = 16
+_MAX_OFFSET: Final = (1 << _OFFSET_BITS) - 1
 _ONLINE_CPUS: Final = Path("/sys/devices/system/cpu/online")
 
 
@@ -47,6 +58,15 @@ class CaptureKernel(CaptureMaps):
         super().__init__(self.object.map_fd, self.rings)
         self.uprobes = UprobeLinks(self.object, multi=self.report.uprobe_multi)
         self.gpu_majors = self.map("gpu_majors", 4)
+        self._xids = self.map("xids", wire.XID.itemsize)
+
+    def take_xids(self) -> list[RawXid]:
+        """See `CaptureBackend.take_xids`."""
+        taken: list[RawXid] = []
+        # Bounded: a device that fails faster than we read must not keep us here.
+        while len(taken) < _MAX_XIDS and (record := self._xids.pop()) is not None:
+            taken.append(decode_xid(record))
+        return taken
 
     def detach(self) -> None:
         """Detach everything; maps and rings stay."""
@@ -149,13 +169,30 @@ class CaptureKernel(CaptureMaps):
     def _attach_tracepoints(self, program: OptionalProgram) -> None:
         found = 0
         for tracepoint in program.tracepoints:
-            number = tracepoint_id("syscalls", tracepoint.name)
+            number, cookie = (
+                tracepoint_id(tracepoint.category, tracepoint.name),
+                cookie_of(tracepoint),
+            )
             # Not every architecture has every call: arm64 has ppoll, and no poll.
-            if number is not None:
-                self.object.attach_tracepoint(program.name, number, cookie=tracepoint.cookie)
+            if number is not None and cookie is not None:
+                self.object.attach_tracepoint(program.name, number, cookie=cookie)
                 found += 1
         if not found:
             raise LibbpfError(errno.ENOENT, f"find tracepoints of {program.name}")
+
+
+def cookie_of(tracepoint: Tracepoint) -> int | None:
+    """Its cookie; None where this kernel's record lacks one of its fields, or has it beyond 16 bits."""
+    if not tracepoint.fields:
+        return tracepoint.cookie
+    offsets = tracepoint_fields(tracepoint.category, tracepoint.name)
+    cookie = 0
+    for place, name in enumerate(tracepoint.fields):
+        offset = offsets.get(name)
+        if offset is None or offset > _MAX_OFFSET:
+            return None
+        cookie |= offset << _OFFSET_BITS * place
+    return cookie
 
 
 def online_cpus() -> list[int]:

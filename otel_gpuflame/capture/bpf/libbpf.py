@@ -194,7 +194,7 @@ class BpfObject:
 
 
 class BpfMap:
-    """A hash or array map with fixed-size keys and values, as bytes."""
+    """A hash, array or queue with fixed-size keys and values, as bytes."""
 
     def __init__(self, library: ctypes.CDLL, fd: int, *, value_size: int) -> None:
         self._library = library
@@ -218,6 +218,13 @@ class BpfMap:
     def delete(self, key: bytes) -> bool:
         """Remove; False if the key was absent."""
         return not self._call(self._library.bpf_map_delete_elem, key)
+
+    def pop(self) -> bytes | None:
+        """The oldest element of a queue, which it leaves; None if there is none."""
+        value = ctypes.create_string_buffer(self._value_size)
+        if self._call(self._library.bpf_map_lookup_and_delete_elem, None, value):
+            return None
+        return value.raw
 
     def _call(self, function: Callable[..., int], *arguments: Any) -> int:
         ctypes.set_errno(0)

@@ -46,6 +46,7 @@ _FUNCTIONS: Final[tuple[tuple[str, Any, tuple[Any, ...]], ...]] = (
     ("bpf_map_lookup_elem", c_int, (c_int, c_void_p, c_void_p)),
     ("bpf_map_update_elem", c_int, (c_int, c_void_p, c_void_p, c_uint64)),
     ("bpf_map_delete_elem", c_int, (c_int, c_void_p)),
+    ("bpf_map_lookup_and_delete_elem", c_int, (c_int, c_void_p, c_void_p)),
     ("bpf_map_get_next_key", c_int, (c_int, c_void_p, c_void_p)),
     ("libbpf_num_possible_cpus", c_int, ()),
 )

@@ -19,14 +19,21 @@ class Feature(Enum):
     """On-CPU samples and off-CPU stacks."""
     DRIVER = "driver"
     """System calls on GPU devices."""
+    ERRORS = "errors"
+    """What NVIDIA's driver reports of its devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tracepoint:
-    """A tracepoint of a system call, by its name in `syscalls`; the cookie tells the program which it is."""
+    """A tracepoint, of a system call or of another `category`; the cookie tells the program which it is.
+
+    With `fields` the cookie is where this kernel has them in the record: 16 bits for each offset, the first lowest.
+    """
 
     name: str
     cookie: int = 0
+    category: str = "syscalls"
+    fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,5 +109,14 @@ OPTIONAL: Final = (
         feature=Feature.DRIVER,
         consequence=_NO_DEVICE_CALLS,
         tracepoints=_DEVICE_CALLS,
+    ),
+    OptionalProgram(
+        name="on_xid",
+        feature=Feature.ERRORS,
+        consequence="no errors of NVIDIA devices (Xid): the loaded driver has no tracepoint nvidia:nvidia_dev_xid, "
+        "or it cannot be read",
+        tracepoints=(
+            Tracepoint("nvidia_dev_xid", category="nvidia", fields=("dev", "error_code", "msg")),
+        ),
     ),
 )

@@ -26,6 +26,7 @@ from otel_gpuflame.capture.bpf.tracefs import detached_mount
 from otel_gpuflame.capture.bpf.uprobes import ProbePoint
 from otel_gpuflame.capture.checks import system_calls
 from otel_gpuflame.capture.cupti.inject import library_path
+from otel_gpuflame.capture.devices import nvidia_is_loaded
 from otel_gpuflame.capture.libraries import file_offset_of
 from otel_gpuflame.errors import SourceUnavailable
 from otel_gpuflame.events import wire
@@ -58,7 +59,8 @@ def bcc_in_use() -> str:
 
 def load_programs() -> LoadReport:
     """Load and attach everything that does not belong to a library, then let go of it."""
-    kernel = CaptureKernel(features=tuple(Feature))
+    features = set(Feature) - (set() if nvidia_is_loaded() else {Feature.ERRORS})
+    kernel = CaptureKernel(features=features)
     kernel.close()
     return kernel.report
 

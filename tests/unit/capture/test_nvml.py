@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from otel_gpuflame.capture.nvml import bus_id
 from otel_gpuflame.events.device_metrics import DeviceMetric
 from tests.fakes.nvml.build import build_nvml
 
@@ -27,7 +28,8 @@ try:
 except SourceUnavailable as error:
     print(json.dumps({"error": str(error)}))
     sys.exit(0)
-print(json.dumps({"failures": sampler.failures, "rounds": [[
+boards = {place: [board.uuid, board.model] for place, board in sampler.boards.items()}
+print(json.dumps({"failures": sampler.failures, "boards": boards, "rounds": [[
     [each.uuid, each.model, [[r.metric.name, r.value, r.interval_ns, r.tgid] for r in each.readings]]
     for each in devices] for devices in rounds]}))
 """
@@ -146,3 +148,31 @@ def test_no_driver_is_said_with_the_remedy(library: Path, tmp_path: Path) -> Non
         {"FAKE_NVML_REFUSE": "nvmlDeviceGetCount_v2", "FAKE_NVML_ERROR": "4"},
     ):
         assert sample(library, NS, **settings)["error"].startswith("device counters: NVML")
+
+
+def test_devices_are_known_by_their_place(library: Path) -> None:
+    """As the kernel writes it, and whole, whatever instances they are cut into; one that hides its place has none."""
+    two = {"FAKE_NVML_DEVICES": "2", "FAKE_NVML_MIG": "1"}
+    boards = sample(library, NS, **two)["boards"]
+    assert [(place, uuid[:4]) for place, (uuid, _) in boards.items()] == [
+        ("0000:a0:00.0", "GPU-"),
+        ("0000:a1:00.0", "GPU-"),
+    ]
+    hidden = sample(library, NS, FAKE_NVML_REFUSE="nvmlDeviceGetPciInfo_v3")
+    assert hidden["boards"] == {}
+    assert hidden["rounds"][0]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("00000000:3B:00.0", "0000:3b:00.0"),
+        ("00010000:E1:00.0", "10000:e1:00.0"),
+        ("0000:3b:00.0", "0000:3b:00.0"),
+        ("nowhere", "nowhere"),
+        ("", ""),
+    ],
+)
+def test_places_are_written_as_the_kernel_does(text: str, expected: str) -> None:
+    """Four digits of the domain and more where it needs them, no capitals."""
+    assert bus_id(text) == expected

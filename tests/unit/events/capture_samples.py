@@ -17,6 +17,7 @@ from otel_gpuflame.events import wire
 from otel_gpuflame.events.capture_format import Kind
 from otel_gpuflame.events.capture_reader import CaptureReader, read_capture
 from otel_gpuflame.events.capture_writer import CaptureWriter
+from otel_gpuflame.events.device_errors import DeviceError, DeviceErrors
 from otel_gpuflame.events.device_metrics import DEVICE_METRIC, DeviceMetricArray, DeviceMetrics
 from otel_gpuflame.events.executions import (
     EXECUTION,
@@ -103,6 +104,9 @@ def small_recording() -> list[Event]:
         ExecutionWatermark(PROCESS, 2_600),
         ExecutionsEnd(PROCESS, 2_700, "ring_full"),
         DeviceMetrics(device_metrics(3, seed=5)),
+        DeviceErrors(
+            (DeviceError(time_ns=5, device=3, bus_id="0000:3b:00.0", code=31, message="x"),)
+        ),
         ProcessesEnded((PROCESS,)),
         Watermark(3_000),
     ]

@@ -127,7 +127,7 @@ def test_reader_tells_origin_version_and_progress() -> None:
     """What the writer was given as `created` comes back, and all bytes are accounted for."""
     data = capture_bytes(small_recording())
     _, reader = read_all(data)
-    assert (reader.created, reader.version) == ({"version": "test"}, (1, 1))
+    assert (reader.created, reader.version) == ({"version": "test"}, (1, 2))
     assert reader.bytes_read == len(data)
 
 

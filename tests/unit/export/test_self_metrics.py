@@ -20,6 +20,7 @@ from opentelemetry.sdk.metrics.export import (
 from otel_gpuflame.export.agent_snapshot import (
     AgentSnapshot,
     CaptureSnapshot,
+    DeviceErrorCount,
     DeviceState,
     EventKey,
     ProcessOverhead,
@@ -75,6 +76,10 @@ STATE = AgentSnapshot(
             services=(("serve", 0.25), ("train", 0.5)),
         ),
         DeviceState(uuid="MIG-2", model="H200", sm_active=0.5),
+    ),
+    device_errors=(
+        DeviceErrorCount(device="GPU-1", model="H200", code=31, count=3),
+        DeviceErrorCount(device="0000:3b:00.0", model="", code=79, count=1),
     ),
     delivery=DeliveryCounts(
         put=50,
@@ -215,6 +220,16 @@ MIG = labels(hw__id="MIG-2", hw__model="H200")
         ("otel_gpuflame.duty", "1", {NO_LABELS: 0.25}),
         ("otel_gpuflame.window.switch.duration", "s", {NO_LABELS: 0.04}),
         ("otel_gpuflame.services.overflow", "{profile}", {NO_LABELS: 5}),
+        (
+            "hw.errors",
+            "{error}",
+            {
+                frozenset({*GPU, *labels(hw__type="gpu", error__type="xid_31")}): 3,
+                labels(
+                    hw__id="0000:3b:00.0", hw__model="", hw__type="gpu", error__type="xid_79"
+                ): 1,
+            },
+        ),
         (
             "hw.gpu.utilization",
             "1",
