@@ -3,6 +3,7 @@
  * The capture object: GPU driver calls with stack and span, names of GPU functions, life of the captured processes.
  * Programs are small and live in headers by subject, because they share maps and the loader attaches one object.
  */
+#include "ogf_autograd.bpf.h"
 #include "ogf_calls.bpf.h"
 #include "ogf_cpu.bpf.h"
 #include "ogf_driver.bpf.h"

@@ -54,6 +54,14 @@ static __always_inline __u64 ogf_instruction(struct pt_regs *regs)
 	return regs->ip;
 }
 
+/* Whether a function is still being run whose call has put its return address there. */
+static __always_inline bool ogf_still_returns_to(__u64 return_at, __u64 return_address)
+{
+	__u64 address = 0;
+
+	return !bpf_probe_read_user(&address, sizeof(address), (void *)return_at) && address == return_address;
+}
+
 /*
  * Does a call instruction end at `address`? E8 rel32, or FF /2 with any addressing form (2 to 7 bytes).
  * Data that looks like an address rarely passes this; user space also checks that the mapping is executable.
@@ -109,6 +117,12 @@ static __always_inline __u64 ogf_frame_pointer(struct pt_regs *regs)
 static __always_inline __u64 ogf_instruction(struct pt_regs *regs)
 {
 	return regs->pc;
+}
+
+/* The return address is in a register, and wherever the function saves that. */
+static __always_inline bool ogf_still_returns_to(__u64 return_at, __u64 return_address)
+{
+	return true;
 }
 
 /* BL imm26 or BLR Xn. */

@@ -41,6 +41,7 @@ enum ogf_kind {
 	/* A call of CUPTI: tells who else profiles the process. Has no stack, and never leaves the capture stage. */
 	OGF_KIND_CUPTI = 15,
 	OGF_KIND_XID = 16, /* errors of devices, of all processes and of none */
+	OGF_KIND_BACKWARD = 17, /* backward passes, and calls whose pass is not known (UNREADABLE) */
 };
 
 /* Columns of the counter table. Σ SEEN = Σ (all others) + calls still inside the driver. */
@@ -117,6 +118,7 @@ enum ogf_python_state {
 	OGF_PYTHON_UNSUPPORTED = 5, /* user space has refused this interpreter by version */
 	OGF_PYTHON_NOT_READ = 6,    /* these programs cannot find the thread's frames (BCC) */
 	OGF_PYTHON_NOT_FOUND = 7,   /* among so many threads the search has not come to this one yet */
+	OGF_PYTHON_NO_OWNER = 8,    /* it works for a backward pass of which nobody knows who began it */
 };
 
 enum ogf_native_state {
@@ -142,7 +144,7 @@ struct ogf_stack_event {
 	__u8 python_state;        /* enum ogf_python_state */
 	__u8 native_state;        /* enum ogf_native_state */
 	__u8 leaf_is_instruction; /* 1: the first native address is what ran; 0: it is a return address as all others */
-	__u8 _pad;
+	__u8 owner_python_count;  /* the last of python_count: frames of the thread on whose behalf this one works */
 };
 _Static_assert(sizeof(struct ogf_stack_event) == 40, "ogf_stack_event");
 

@@ -57,6 +57,7 @@ int on_exec(__u64 *arguments)
 {
 	struct task_struct *task = (struct task_struct *)arguments[0];
 	__u32 tgid = task->tgid, tid = task->pid, old_tid = arguments[1];
+	__u64 thread = bpf_get_current_pid_tgid();
 	struct ogf_target fresh = {};
 
 	/* It stays a target, whatever it has become: user space must hear of its end, to forget what it knows of it. */
@@ -65,6 +66,7 @@ int on_exec(__u64 *arguments)
 	/* All other threads are gone, and this one may have taken over the number of the first. */
 	bpf_map_delete_elem(&off_cpu, &tid);
 	bpf_map_delete_elem(&off_cpu, &old_tid);
+	bpf_map_delete_elem(&loops_of_threads, &thread);
 	ogf_send_process(task, NULL, OGF_PROCESS_EXEC);
 	return 0;
 }
@@ -90,6 +92,7 @@ int on_exit(__u64 *arguments)
 	if (!bpf_map_delete_elem(&device_calls, &thread))
 		ogf_count(OGF_KIND_DRIVER, OGF_OUTCOME_PROCESS_GONE);
 	bpf_map_delete_elem(&python_threads, &tid);
+	bpf_map_delete_elem(&loops_of_threads, &thread);
 	bpf_map_delete_elem(&off_cpu, &tid);
 	/* The kernel has already counted this thread out: at 0 it was the last one. */
 	if (task->signal->live.counter || !bpf_map_lookup_elem(&targets, &tgid))

@@ -56,17 +56,24 @@ static __always_inline void ogf_take_local_root(__u64 attributes, __u8 key, stru
 	event->flags |= OGF_CALL_HAS_LOCAL_ROOT;
 }
 
+/* The record of the current thread's span, and where it lies; false where there is no span. */
+static __always_inline bool ogf_read_context(const struct ogf_target *target, __u64 thread_pointer,
+					     struct ogf_thread_context *ret_context, __u64 *ret_record)
+{
+	if (!target->span_tls_offset)
+		return false;
+	if (bpf_probe_read_user(ret_record, sizeof(*ret_record), (void *)(thread_pointer + target->span_tls_offset)) ||
+	    !*ret_record)
+		return false;
+	return !bpf_probe_read_user(ret_context, sizeof(*ret_context), (void *)*ret_record) && ret_context->valid == 1;
+}
+
 static __always_inline void ogf_take_span(const struct ogf_target *target, struct ogf_call_event *event)
 {
 	struct ogf_thread_context context;
 	__u64 record = 0;
 
-	if (!target->span_tls_offset)
-		return;
-	if (bpf_probe_read_user(&record, sizeof(record), (void *)(event->thread_pointer + target->span_tls_offset)) ||
-	    !record)
-		return;
-	if (bpf_probe_read_user(&context, sizeof(context), (void *)record) || context.valid != 1)
+	if (!ogf_read_context(target, event->thread_pointer, &context, &record))
 		return;
 	__builtin_memcpy(event->trace_id, context.trace_id, sizeof(event->trace_id));
 	__builtin_memcpy(event->span_id, context.span_id, sizeof(event->span_id));
@@ -75,6 +82,18 @@ static __always_inline void ogf_take_span(const struct ogf_target *target, struc
 		event->flags |= OGF_CALL_SPAN_SAMPLED;
 	if (context.attributes_size >= sizeof(struct ogf_first_attribute))
 		ogf_take_local_root(record + sizeof(context), target->local_root_key, event);
+}
+
+/* 0 where the current thread has no span. */
+static __always_inline __u64 ogf_current_span_id(const struct ogf_target *target, __u64 thread_pointer)
+{
+	struct ogf_thread_context context;
+	__u64 record = 0, span_id;
+
+	if (!ogf_read_context(target, thread_pointer, &context, &record))
+		return 0;
+	__builtin_memcpy(&span_id, context.span_id, sizeof(span_id));
+	return span_id;
 }
 
 #endif

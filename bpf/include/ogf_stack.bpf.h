@@ -5,6 +5,7 @@
 
 #include "ogf_arch.bpf.h"
 #include "ogf_maps.bpf.h"
+#include "ogf_owner.bpf.h"
 
 enum {
 	/* Covers code, previous, instruction and owner of every supported version in one read: 0.13 µs a frame. */
@@ -36,6 +37,8 @@ struct ogf_stack_scratch {
 	__u64 words[OGF_STACK_WORDS];
 	__u8 frame[OGF_PYTHON_FRAME_BYTES];
 	__u8 code[OGF_PYTHON_CODE_BYTES];
+	/* Here, as counts are, so that the verifier forgets by which way it was found. */
+	volatile struct ogf_owner owner;
 	__u32 busy;
 	__u32 _pad;
 };
@@ -209,33 +212,64 @@ static __always_inline void ogf_put_word(struct ogf_stack_scratch *scratch, __u6
 	scratch->words[at] = word;
 }
 
-/* Counts live in the record, not in registers: the verifier would otherwise follow each possible count by itself. */
-static __always_inline void ogf_walk_python(struct ogf_stack_scratch *scratch, const struct ogf_python_layout *layout,
-					    __u64 thread_pointer)
+/* The innermost Python frame of the current thread; 0 where it has none, or where ret_state is not OGF_PYTHON_OK. */
+static __always_inline __u64 ogf_top_python_frame(const struct ogf_python_layout *layout, __u64 thread_pointer,
+						  __u8 *ret_state)
 {
-	struct ogf_stack_event *head = &scratch->head;
 	__u64 frame = 0;
 
-	if (layout->unsupported) {
-		head->python_state = OGF_PYTHON_UNSUPPORTED;
-		return;
-	}
-	if (!layout->interpreters_head)
-		return;
-	frame = ogf_find_python_thread(layout, thread_pointer, &head->python_state);
+	*ret_state = OGF_PYTHON_NONE;
+	if (layout->unsupported)
+		*ret_state = OGF_PYTHON_UNSUPPORTED;
+	if (layout->unsupported || !layout->interpreters_head)
+		return 0;
+	frame = ogf_find_python_thread(layout, thread_pointer, ret_state);
 	if (!frame)
-		return;
-	head->python_state = OGF_PYTHON_UNREADABLE;
+		return 0;
+	*ret_state = OGF_PYTHON_UNREADABLE;
 	if (ogf_read_u64(frame + layout->thread_frame, &frame))
-		return;
+		return 0;
 	if (layout->has_cframe && (!frame || ogf_read_u64(frame + layout->cframe_frame, &frame)))
+		return 0;
+	*ret_state = OGF_PYTHON_OK;
+	return frame;
+}
+
+/* Where the current thread's Python code has called into C; all 0 where it has none. */
+static __always_inline void ogf_take_python_place(const struct ogf_python_layout *layout, __u64 thread_pointer,
+						  struct ogf_python_place *ret_place)
+{
+	__u8 state;
+	__u64 frame = ogf_top_python_frame(layout, thread_pointer, &state);
+
+	if (!frame || ogf_read_u64(frame + layout->frame_code, &ret_place->code) ||
+	    ogf_read_u64(frame + layout->frame_instruction, &ret_place->instruction))
 		return;
+	if (layout->instruction_is_index)
+		ret_place->instruction = (__u32)ret_place->instruction;
+	ret_place->frame = frame;
+}
+
+/*
+ * Python frames, from the innermost one up to `until`, which is left out; whether that was met. Counts live in the
+ * record, not in registers: the verifier would otherwise follow each possible count by itself.
+ */
+static __always_inline bool ogf_walk_python(struct ogf_stack_scratch *scratch, const struct ogf_python_layout *layout,
+					    __u64 thread_pointer)
+{
+	const volatile struct ogf_python_place *until = &scratch->owner.until;
+	struct ogf_stack_event *head = &scratch->head;
+	__u64 frame = ogf_top_python_frame(layout, thread_pointer, &head->python_state);
+
+	if (head->python_state != OGF_PYTHON_OK)
+		return false;
+	head->python_state = OGF_PYTHON_UNREADABLE;
 	/* Offsets come from user space: 8-aligned and at most 104, so a word stays inside scratch->frame. */
 	__u32 code_at = layout->frame_code & 0x78, previous_at = layout->frame_previous & 0x78;
 	__u32 instruction_at = layout->frame_instruction & 0x78, owner_at = layout->frame_owner & 0x7f;
 
 	if (code_at > 104 || previous_at > 104 || instruction_at > 104 || owner_at > 111)
-		return;
+		return false;
 	head->python_state = OGF_PYTHON_TRUNCATED;
 	for (int i = 0; i < OGF_MAX_PYTHON_FRAMES; i++) {
 		if (!frame) {
@@ -250,11 +284,15 @@ static __always_inline void ogf_walk_python(struct ogf_stack_scratch *scratch, c
 		__u64 instruction = *(volatile __u64 *)(scratch->frame + instruction_at);
 		__u8 owner = *(volatile __u8 *)(scratch->frame + owner_at);
 
+		if (layout->instruction_is_index)
+			instruction = (__u32)instruction;
+		if (frame == until->frame && code == until->code && instruction == until->instruction) {
+			head->python_state = OGF_PYTHON_OK;
+			return true;
+		}
 		frame = *(volatile __u64 *)(scratch->frame + previous_at);
 		if (layout->skip_owner != 255 && owner == layout->skip_owner)
 			continue;
-		if (layout->instruction_is_index)
-			instruction = (__u32)instruction;
 		ogf_put_word(scratch, 2 * head->python_count, code);
 		ogf_put_word(scratch, 2 * head->python_count + 1, instruction);
 		head->python_count++;
@@ -264,6 +302,44 @@ static __always_inline void ogf_walk_python(struct ogf_stack_scratch *scratch, c
 	}
 	if (!frame && head->python_state == OGF_PYTHON_TRUNCATED)
 		head->python_state = OGF_PYTHON_OK;
+	return false;
+}
+
+/* Put the frames of the pass that the thread works for behind its own, and give the event that pass's span. */
+static __always_inline void ogf_add_owner(struct ogf_stack_scratch *scratch, struct ogf_call_event *event)
+{
+	const volatile struct ogf_owner *owner = &scratch->owner;
+	struct ogf_stack_event *head = &scratch->head;
+	__u64 at = 2 * head->python_count, count;
+	struct ogf_pass *pass;
+
+	if (!owner->task && !owner->is_unknown)
+		return;
+	pass = owner->is_unknown ? NULL : ogf_find_pass(owner->task);
+	if (!pass) {
+		ogf_count(OGF_KIND_BACKWARD, OGF_OUTCOME_SEEN);
+		ogf_count(OGF_KIND_BACKWARD, OGF_OUTCOME_UNREADABLE);
+		head->python_state = OGF_PYTHON_NO_OWNER;
+		return;
+	}
+	ogf_take_span_of(pass, owner->span_id, event);
+	if (head->python_state <= OGF_PYTHON_NO_THREAD)
+		head->python_state = pass->head.python_state;
+	count = pass->head.python_count;
+	if (count + head->python_count > OGF_MAX_PYTHON_FRAMES) {
+		head->python_state = OGF_PYTHON_TRUNCATED;
+		count = OGF_MAX_PYTHON_FRAMES - head->python_count;
+	}
+	/* In assembly for the same reason as in ogf_put_word. */
+	asm volatile("%0 &= %1" : "+r"(at) : "i"(2 * OGF_MAX_PYTHON_FRAMES - 1));
+	asm volatile("%0 &= %1" : "+r"(count) : "i"(2 * OGF_MAX_PYTHON_FRAMES - 1));
+	if (count > OGF_MAX_PYTHON_FRAMES ||
+	    bpf_probe_read_kernel(scratch->words + at, 2 * sizeof(__u64) * count, pass->words))
+		return;
+	head->python_count += count;
+	head->owner_python_count = count;
+	ogf_hash(head->stack_hash, pass->head.stack_hash[0]);
+	ogf_hash(head->stack_hash, pass->head.stack_hash[1] + count);
 }
 
 /*
@@ -326,9 +402,8 @@ static __always_inline void ogf_send_stack(struct ogf_stack_scratch *scratch, bo
 	bpf_map_update_elem(&seen_stacks, head->stack_hash, &yes, BPF_ANY);
 }
 
-/* Fill in event->stack_hash and make sure that user space has the stack; {0, 0} when there is no scratch space. */
-static __always_inline void ogf_take_stack(const struct ogf_place *place, const struct ogf_target *target,
-					   struct ogf_call_event *event)
+/* An empty stack of the current thread; NULL when there is no scratch space. */
+static __always_inline struct ogf_stack_scratch *ogf_begin_stack(const struct ogf_call_event *event)
 {
 	struct ogf_stack_scratch *scratch = ogf_take_scratch();
 	struct ogf_stack_event *head;
@@ -336,7 +411,7 @@ static __always_inline void ogf_take_stack(const struct ogf_place *place, const 
 	if (!scratch) {
 		ogf_count(OGF_KIND_STACK, OGF_OUTCOME_SEEN);
 		ogf_count(OGF_KIND_STACK, OGF_OUTCOME_TABLE_FULL);
-		return;
+		return NULL;
 	}
 	head = &scratch->head;
 	__builtin_memset(head, 0, sizeof(*head));
@@ -346,7 +421,42 @@ static __always_inline void ogf_take_stack(const struct ogf_place *place, const 
 	ogf_hash(head->stack_hash, event->process_start_ns);
 	/* After exec the same addresses may mean other code: always without address space randomisation. */
 	ogf_hash(head->stack_hash, bpf_get_current_task_btf()->self_exec_id << 32 | event->tgid);
-	ogf_walk_python(scratch, &target->python, event->thread_pointer);
+	return scratch;
+}
+
+static __always_inline void ogf_end_stack(struct ogf_stack_scratch *scratch)
+{
+	__sync_lock_test_and_set(&scratch->busy, 0);
+}
+
+/* The Python half: the thread's own frames, and those of whom it works for, found in scratch->owner. */
+static __always_inline void ogf_take_python(struct ogf_stack_scratch *scratch, const struct ogf_place *place,
+					    const struct ogf_target *target, struct ogf_call_event *event)
+{
+	volatile struct ogf_owner *owner = &scratch->owner;
+
+	__builtin_memset((void *)owner, 0, sizeof(*owner));
+	ogf_find_owner(place->stack_pointer, !place->is_instruction, owner);
+	if (!ogf_walk_python(scratch, &target->python, event->thread_pointer) && owner->until.frame) {
+		/* The inner loop has been left, and what was on the stack then is there still. */
+		owner->task = owner->is_only_inner ? owner->outermost : 0;
+		owner->is_unknown = !owner->task;
+		owner->span_id = 0;
+	}
+	ogf_add_owner(scratch, event);
+}
+
+/* Fill in event->stack_hash and make sure that user space has the stack; {0, 0} when there is no scratch space. */
+static __always_inline void ogf_take_stack(const struct ogf_place *place, const struct ogf_target *target,
+					   struct ogf_call_event *event)
+{
+	struct ogf_stack_scratch *scratch = ogf_begin_stack(event);
+	struct ogf_stack_event *head;
+
+	if (!scratch)
+		return;
+	head = &scratch->head;
+	ogf_take_python(scratch, place, target, event);
 	ogf_walk_native(scratch, place);
 	/* Two stacks that differ only in why they end, or in what the leaf is, must not be taken for one. */
 	ogf_hash(head->stack_hash, (__u64)head->leaf_is_instruction << 16 | (__u64)head->python_state << 8 |
@@ -354,7 +464,7 @@ static __always_inline void ogf_take_stack(const struct ogf_place *place, const 
 	ogf_send_stack(scratch, !place->is_instruction);
 	event->stack_hash[0] = head->stack_hash[0];
 	event->stack_hash[1] = head->stack_hash[1];
-	__sync_lock_test_and_set(&scratch->busy, 0);
+	ogf_end_stack(scratch);
 }
 
 #endif

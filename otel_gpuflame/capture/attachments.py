@@ -10,9 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from otel_gpuflame.capture.autograd import is_autograd_library, read_autograd_library
 from otel_gpuflame.capture.bpf.libbpf import LibbpfError
 from otel_gpuflame.capture.bpf.uprobes import UprobeLinks
-from otel_gpuflame.capture.libraries import FileKey, GpuLibrary, read_library
+from otel_gpuflame.capture.libraries import (
+    FileKey,
+    GpuLibrary,
+    is_gpu_library,
+    read_library,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -43,11 +49,15 @@ class _Attached:
 
 
 class Attachments:
-    """Libraries with probes. `in_windows`: calls that return at once are probed only while a window is open."""
+    """Libraries with probes. `in_windows`: calls that return at once are probed only while a window is open.
 
-    def __init__(self, links: UprobeLinks, *, in_windows: bool) -> None:
+    `autograd`: PyTorch's engine is probed, too.
+    """
+
+    def __init__(self, links: UprobeLinks, *, in_windows: bool, autograd: bool = False) -> None:
         self._links = links
         self._in_windows = in_windows
+        self._autograd = autograd
         self._window_is_open = False
         self._attached: dict[FileKey, _Attached] = {}
         self._unusable: set[FileKey] = set()
@@ -60,6 +70,10 @@ class Attachments:
     def libraries(self) -> tuple[GpuLibrary, ...]:
         """Libraries with probes attached."""
         return tuple(each.library for each in self._attached.values())
+
+    def wants(self, path: str) -> bool:
+        """Whether a mapped file of that name should be given to `attach`."""
+        return is_gpu_library(path) or (self._autograd and is_autograd_library(path))
 
     def attach(
         self, path: Path, now_ns: int, shown: str = "", mapped_ns: int | None = None
@@ -80,14 +94,15 @@ class Attachments:
             return key
         if key in self._unusable:
             return None
-        library = read_library(path)
+        is_autograd = is_autograd_library(shown)
+        library = read_autograd_library(path) if is_autograd else read_library(path)
         attached = None if library is None else self._open(library, shown or str(path), now_ns)
         if attached is None or not self._attach_new(attached):
             # Unless it was the process that went, and the way to the file with it.
             if path.exists():
                 self._unusable.add(key)
             return None
-        if mapped_ns is not None:
+        if mapped_ns is not None and not is_autograd:
             self._note_late(attached, mapped_ns)
         return key
 
@@ -107,9 +122,9 @@ class Attachments:
                 logger.info("let go of %s: no process maps it", each.library.path)
 
     def open_window(self) -> None:
-        """Attach the windowed probes of every library."""
+        """Attach the windowed probes of every library; those that tell whose launches they are come first."""
         self._window_is_open = True
-        for key, each in self._attached.items():
+        for key, each in sorted(self._attached.items(), key=lambda item: not _is_autograd(item[1])):
             self._attach_windowed(key, each)
 
     def close_window(self) -> None:
@@ -171,3 +186,7 @@ class Attachments:
         except LibbpfError as error:
             self.errors.append(f"cannot open a window on {attached.library.path}: {error}")
             logger.warning("cannot open a window on %s: %s", attached.library.path, error)
+
+
+def _is_autograd(attached: _Attached) -> bool:
+    return is_autograd_library(str(attached.library.path))

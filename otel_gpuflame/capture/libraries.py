@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from otel_gpuflame.capture.bpf.probes import spec_for_symbol
 from otel_gpuflame.capture.bpf.uprobes import ProbePoint
@@ -77,6 +77,14 @@ def read_library(path: Path) -> GpuLibrary | None:
 
     Takes about 1 ms for a libcuda, and calls made meanwhile are missed: the tables are read whole, not name by name.
     """
+    return read_points(path, _probe_points)
+
+
+PointReader: TypeAlias = Callable[[ElfBytes, ElfHeaders], Iterable[ProbePoint]]
+
+
+def read_points(path: Path, points_in: PointReader) -> GpuLibrary | None:
+    """A library with the points that `points_in` finds in it; None as for `read_library`."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -84,7 +92,7 @@ def read_library(path: Path) -> GpuLibrary | None:
     data = FileBytes(fd)
     try:
         status = os.fstat(fd)
-        points = tuple(_probe_points(data, read_headers(data)))
+        points = tuple(points_in(data, read_headers(data)))
     except (OSError, ElfError):
         return None
     if not points:
@@ -105,10 +113,9 @@ def _probe_points(data: ElfBytes, headers: ElfHeaders) -> Iterator[ProbePoint]:
     seen: set[tuple[str, int]] = set()
     for name, address in _exported_functions(data, headers):
         spec = spec_for_symbol(name)
-        offset = None if spec is None else _file_offset(headers.segments, address)
+        offset = None if spec is None else probe_offset(data, headers, address)
         if spec is None or offset is None:
             continue
-        offset += _past_endbr64(data, offset)
         for program in spec.programs:
             if (program.value, offset) not in seen:
                 seen.add((program.value, offset))
@@ -128,6 +135,12 @@ def _exported_functions(data: ElfBytes, headers: ElfHeaders) -> Iterator[tuple[s
             end = text.find(b"\0", start)
             if end > start:
                 yield text[start:end].decode("utf-8", "replace"), address
+
+
+def probe_offset(data: ElfBytes, headers: ElfHeaders, address: int) -> int | None:
+    """Where in the file to probe the function at an ELF address; None if it is in no segment."""
+    offset = _file_offset(headers.segments, address)
+    return None if offset is None else offset + _past_endbr64(data, offset)
 
 
 def _file_offset(segments: Iterable[Segment], address: int) -> int | None:

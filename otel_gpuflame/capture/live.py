@@ -116,7 +116,12 @@ class LiveCapture:
         majors = self._kernel.gpu_majors if options.driver else None
         self._devices = GpuDevices(majors, proc) if majors is not None else None
         self._drain = self._kernel.open_drain(options.poll_ns)
-        self._attachments = Attachments(self._kernel.uprobes, in_windows=options.budget is not None)
+        self._attachments = Attachments(
+            self._kernel.uprobes,
+            in_windows=options.budget is not None,
+            # Programs that BCC compiles walk no Python frames and read no span: there is nothing to take over.
+            autograd=options.loader is Loader.LIBBPF,
+        )
         files = ElfFiles()
         self._targets = Targets(
             self._kernel,

@@ -268,7 +268,8 @@ class Targets:
                 target.libraries.add(key)
 
     def _is_probed(self, path: str) -> bool:
-        return is_gpu_library(path) or (self._watches_cupti and is_profiling_library(path))
+        is_client = self._watches_cupti and is_profiling_library(path)
+        return is_client or self._attachments.wants(path)
 
     def _note_unreadable(self, pid: int) -> None:
         """Tell a process that has gone from one that we may not look into."""

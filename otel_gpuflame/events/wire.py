@@ -28,6 +28,7 @@ class Kind(IntEnum):
     PROCESS = 14
     CUPTI = 15
     XID = 16
+    BACKWARD = 17
 
 
 class Outcome(IntEnum):
@@ -85,6 +86,7 @@ class PythonState(IntEnum):
     UNSUPPORTED = 5
     NOT_READ = 6
     NOT_FOUND = 7
+    NO_OWNER = 8
 
 
 class NativeState(IntEnum):
@@ -223,7 +225,7 @@ STACK: Final[np.dtype[Any]] = np.dtype(
             "python_state",
             "native_state",
             "leaf_is_instruction",
-            "_pad",
+            "owner_python_count",
         ],
         "formats": [("<u8", (2,)), "<u8", "<u4", "<u4", "<u2", "<u2", "<u1", "<u1", "<u1", "<u1"],
         "offsets": [0, 16, 24, 28, 32, 34, 36, 37, 38, 39],

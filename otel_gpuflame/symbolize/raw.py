@@ -15,6 +15,7 @@ class RawStack:
     is an address, in 3.10 it is the index of a code unit. `native` holds return addresses, the
     first one into the caller of the probed function; with `leaf_is_instruction` the first one is
     where the thread itself was. The states are `ogf_python_state` and `ogf_native_state`.
+    The last `owner_frames` of `python` are those of the thread on whose behalf this one works.
     """
 
     key: StackKey
@@ -24,3 +25,4 @@ class RawStack:
     python_state: int
     native_state: int
     leaf_is_instruction: bool = False
+    owner_frames: int = 0

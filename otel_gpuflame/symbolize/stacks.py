@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from otel_gpuflame.events.frames import Frame, mark
 from otel_gpuflame.events.wire import NativeState, PythonState
@@ -15,6 +16,15 @@ PYTHON_CUT = mark("Python stack cut")
 PYTHON_TRUNCATED = mark("Python stack truncated")
 PYTHON_NOT_READ = mark("no Python frames: the bcc loader does not read them")
 PYTHON_NOT_FOUND = mark("no Python frames: more threads than are searched at a time")
+PYTHON_NO_OWNER = mark("no Python frames: backward() began before capture")
+
+_PYTHON_MARKS: Final[dict[int, Frame]] = {
+    PythonState.UNREADABLE: PYTHON_CUT,
+    PythonState.TRUNCATED: PYTHON_TRUNCATED,
+    PythonState.NOT_READ: PYTHON_NOT_READ,
+    PythonState.NOT_FOUND: PYTHON_NOT_FOUND,
+    PythonState.NO_OWNER: PYTHON_NO_OWNER,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +32,8 @@ class Parts:
     """Both halves of a stack, leaf first, and how each of them ended.
 
     `interpreter` identifies the interpreter's file (None: unknown); `refusal` says why it is not
-    walked.
+    walked. The last `owner_frames` of `python` are those of another thread, on whose behalf this one
+    works.
     """
 
     python: Sequence[Frame]
@@ -31,6 +42,7 @@ class Parts:
     native_state: int
     interpreter: tuple[str, int, str] | None
     refusal: str
+    owner_frames: int = 0
 
 
 def join(parts: Parts) -> tuple[Frame, ...]:
@@ -38,9 +50,11 @@ def join(parts: Parts) -> tuple[Frame, ...]:
 
     With Python frames: those, then the native frames between the interpreter and the probed
     function. Frame pointers rarely survive the way to the interpreter: then `NATIVE_CUT` stands
-    between the two. Without Python frames: all native frames, the mark at the root.
+    between the two. Without Python frames of the thread's own: all native frames, the mark at their
+    root.
     """
-    native, reached = _below_interpreter(parts) if parts.python else (_all(parts), False)
+    has_own = len(parts.python) > parts.owner_frames
+    native, reached = _below_interpreter(parts) if has_own else (_all(parts), False)
     frames = [*_python_marks(parts), *reversed(parts.python)]
     if not reached:
         frames.extend(_native_marks(parts))
@@ -66,19 +80,13 @@ def _native_marks(parts: Parts) -> list[Frame]:
         return [NATIVE_CUT]
     if parts.native_state == NativeState.TRUNCATED:
         return [NATIVE_TRUNCATED]
-    # A chain that ends properly must have passed the interpreter, if there are Python frames.
-    return [NATIVE_CUT] if parts.python and parts.native.frames else []
+    # A chain that ends properly must have passed the interpreter, if the thread has Python frames.
+    has_own = len(parts.python) > parts.owner_frames
+    return [NATIVE_CUT] if has_own and parts.native.frames else []
 
 
 def _python_marks(parts: Parts) -> list[Frame]:
-    if parts.python_state == PythonState.UNREADABLE:
-        return [PYTHON_CUT]
-    if parts.python_state == PythonState.TRUNCATED:
-        return [PYTHON_TRUNCATED]
     if parts.python_state == PythonState.UNSUPPORTED:
         return [mark(f"no Python frames: {parts.refusal or 'this interpreter is not supported'}")]
-    if parts.python_state == PythonState.NOT_READ:
-        return [PYTHON_NOT_READ]
-    if parts.python_state == PythonState.NOT_FOUND:
-        return [PYTHON_NOT_FOUND]
-    return []
+    found = _PYTHON_MARKS.get(parts.python_state)
+    return [] if found is None else [found]

@@ -27,6 +27,7 @@ class _Draft:
     raw: RawStack
     view: ProcessView
     python: list[Frame]
+    owner_frames: int
     interpreter: tuple[str, int, str] | None
     refusal: str
 
@@ -63,9 +64,13 @@ class Symbolizer:
     def _read(self, raw: RawStack) -> _Draft:
         view = self._view(raw.process)
         view.update()
-        python = [frame for each in raw.python if (frame := view.python_frame(*each)) is not None]
+        own_count = len(raw.python) - raw.owner_frames
+        own, of_owner = (
+            [frame for each in part if (frame := view.python_frame(*each)) is not None]
+            for part in (raw.python[:own_count], raw.python[own_count:])
+        )
         view.open_files(raw.native)
-        return _Draft(raw, view, python, view.interpreter, view.refusal)
+        return _Draft(raw, view, own + of_owner, len(of_owner), view.interpreter, view.refusal)
 
     def _finish(self, draft: _Draft) -> Stack:
         raw, python = draft.raw, draft.python
@@ -78,6 +83,7 @@ class Symbolizer:
                 native_state=raw.native_state,
                 interpreter=draft.interpreter,
                 refusal=draft.refusal,
+                owner_frames=draft.owner_frames,
             )
         )
         self._count(python, len(native.frames), cut=native.cut)

@@ -14,7 +14,14 @@ from pathlib import Path
 
 FAKES = Path(__file__).resolve().parent
 ROOT = FAKES.parent.parent
-_SOURCE_PATTERNS = ("Makefile", "cuda/*.[ch]", "cuda/*.map", "cupti/*.[ch]", "app/*.c")
+_SOURCE_PATTERNS = (
+    "Makefile",
+    "cuda/*.[ch]",
+    "cuda/*.map",
+    "cupti/*.[ch]",
+    "app/*.c",
+    "torch/*.cpp",
+)
 
 
 class FakeBuildError(RuntimeError):
@@ -22,17 +29,17 @@ class FakeBuildError(RuntimeError):
 
 
 def build_fakes(*, cf_protection: str = "none", frame_pointers: bool = True) -> Path:
-    """Build libcuda.so.1 and libfake_app.so, or find them built from the same sources.
+    """Build libcuda.so.1, libfake_app.so and libtorch_cpu.so, or find them built from the same sources.
 
     Args:
         cf_protection: gcc's `-fcf-protection`; `full` makes every function start with endbr64.
         frame_pointers: False leaves only `.eh_frame` to unwind by, as a release build does.
 
     Returns:
-        The directory that holds both libraries.
+        The directory that holds the libraries.
 
     Raises:
-        FakeBuildError: gcc or make is missing, or the compiler refused.
+        FakeBuildError: gcc, g++ or make is missing, or the compiler refused.
     """
     settings = {
         "CF_PROTECTION": cf_protection,
@@ -96,7 +103,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _make(target: Path, settings: Mapping[str, str]) -> None:
-    for tool in ("gcc", "make"):
+    for tool in ("gcc", "g++", "make"):
         if shutil.which(tool) is None:
             msg = f"{tool} is needed to build the GPU doubles: apt-get install {tool}"
             raise FakeBuildError(msg)

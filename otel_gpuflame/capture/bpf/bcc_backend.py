@@ -56,6 +56,7 @@ _OFFSETS: Final = {
     "OGF_CLONE_FLAGS_AT": ("task", "task_newtask", "clone_flags"),
 }
 _PAGE_BYTES: Final = 4096
+_PROBES: Final = [p for p in Program if p not in (Program.BACKWARD, Program.NODE)]
 
 
 class BccKernel(CaptureMaps):
@@ -155,7 +156,7 @@ class _BccObject:
             self._module.close()
 
     def _load_probes(self, attach_type: int) -> None:
-        for program in Program:
+        for program in _PROBES:
             self._load(program.value, PROGRAM_TYPE_KPROBE, attach_type)
 
     def _load(self, name: str, type_: int, attach_type: int) -> None:

@@ -65,6 +65,7 @@ def decode_stack(record: bytes) -> RawStack | None:
         python_state=int(head["python_state"]),
         native_state=int(head["native_state"]),
         leaf_is_instruction=bool(head["leaf_is_instruction"]),
+        owner_frames=min(int(head["owner_python_count"]), python_count),
     )
 
 

@@ -19,6 +19,8 @@ class Program(Enum):
     CALL_RETURN = "on_call_return"
     NAME_ENTER = "on_name_enter"
     NAME_RETURN = "on_name_return"
+    BACKWARD = "on_backward"
+    NODE = "on_node"
 
     @property
     def is_return(self) -> bool:

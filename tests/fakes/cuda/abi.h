@@ -6,6 +6,7 @@
 #ifndef OGF_FAKE_CUDA_ABI_H
 #define OGF_FAKE_CUDA_ABI_H
 
+#include <assert.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -120,13 +121,13 @@ typedef struct {
 	size_t width_bytes, height, depth;
 } CUDA_MEMCPY3D;
 
-_Static_assert(sizeof(CUDA_MEMCPY2D) == 128, "CUDA_MEMCPY2D is 128 bytes");
-_Static_assert(offsetof(CUDA_MEMCPY2D, width_bytes) == 112, "CUDA_MEMCPY2D.WidthInBytes");
-_Static_assert(sizeof(CUDA_MEMCPY3D) == 200, "CUDA_MEMCPY3D is 200 bytes");
-_Static_assert(offsetof(CUDA_MEMCPY3D, width_bytes) == 176, "CUDA_MEMCPY3D.WidthInBytes");
-_Static_assert(sizeof(CUlaunchConfig) == 56, "CUlaunchConfig is 56 bytes");
-_Static_assert(offsetof(CUlaunchConfig, shared_bytes) == 24, "CUlaunchConfig.sharedMemBytes");
-_Static_assert(offsetof(CUlaunchConfig, stream) == 32, "CUlaunchConfig.hStream");
-_Static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS_v2) == 72, "CUDA_KERNEL_NODE_PARAMS_v2");
+static_assert(sizeof(CUDA_MEMCPY2D) == 128, "CUDA_MEMCPY2D is 128 bytes");
+static_assert(offsetof(CUDA_MEMCPY2D, width_bytes) == 112, "CUDA_MEMCPY2D.WidthInBytes");
+static_assert(sizeof(CUDA_MEMCPY3D) == 200, "CUDA_MEMCPY3D is 200 bytes");
+static_assert(offsetof(CUDA_MEMCPY3D, width_bytes) == 176, "CUDA_MEMCPY3D.WidthInBytes");
+static_assert(sizeof(CUlaunchConfig) == 56, "CUlaunchConfig is 56 bytes");
+static_assert(offsetof(CUlaunchConfig, shared_bytes) == 24, "CUlaunchConfig.sharedMemBytes");
+static_assert(offsetof(CUlaunchConfig, stream) == 32, "CUlaunchConfig.hStream");
+static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS_v2) == 72, "CUDA_KERNEL_NODE_PARAMS_v2");
 
 #endif

@@ -61,7 +61,7 @@ def targets(world: World, tmp_path: Path) -> Targets:
     kernel: Any = SimpleNamespace(
         targets=bpf_map, costs=bpf_map, report=SimpleNamespace(missing={})
     )
-    attachments: Any = SimpleNamespace(attach=lambda *_: None)
+    attachments: Any = SimpleNamespace(attach=lambda *_: None, wants=lambda _path: False)
     targets = Targets(kernel, attachments, proc=tmp_path)
     targets.add(PARENT, 0)
     targets.look(0)

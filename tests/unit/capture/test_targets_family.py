@@ -65,7 +65,7 @@ def targets_of(family: Family) -> Targets:
     kernel: Any = SimpleNamespace(
         targets=bpf_map, costs=bpf_map, report=SimpleNamespace(missing={})
     )
-    attachments: Any = SimpleNamespace(attach=lambda *_: None)
+    attachments: Any = SimpleNamespace(attach=lambda *_: None, wants=lambda _path: False)
     return Targets(kernel, attachments, proc=family.proc)
 
 

@@ -1,0 +1,78 @@
+"""PyTorch's autograd engine: where to probe it, so that backward work finds who called `backward()`.
+
+See docs/decisions/0014-autograd.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from otel_gpuflame.capture.bpf.probes import Program
+from otel_gpuflame.capture.bpf.uprobes import ProbePoint
+from otel_gpuflame.capture.libraries import GpuLibrary, probe_offset, read_points
+from otel_gpuflame.symbolize.elf import SHT_DYNSYM, ElfBytes, ElfHeaders
+from otel_gpuflame.symbolize.elf_symbols import MAX_SCANNED_NAMES_BYTES, STT_FUNC, symbols_of
+
+# Distributions put the version of PyTorch behind it.
+_AUTOGRAD_LIBRARY: Final = re.compile(r"^libtorch_cpu\.so(\.\d+)*$")
+
+
+class _Function(NamedTuple):
+    """A member of torch::autograd::Engine: its name up to the task's type, since what follows differs by version."""
+
+    prefix: bytes
+    program: Program
+    task_argument: int
+    """Position of the shared_ptr<GraphTask> &, counted from 1; `this` is an argument."""
+    is_windowed: bool
+
+
+# An object is returned through a pointer: on x86-64 that is the first argument, on arm64 it has a register of its own.
+_BEFORE_THIS: Final = 1 if os.uname().machine == "x86_64" else 0
+_FUNCTIONS: Final = (
+    _Function(
+        b"_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEE",
+        Program.BACKWARD,
+        2 + _BEFORE_THIS,
+        is_windowed=False,
+    ),
+    _Function(
+        b"_ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEE",
+        Program.NODE,
+        2,
+        is_windowed=True,
+    ),
+)
+
+
+def is_autograd_library(path: str) -> bool:
+    """Whether the file name is that of the library with PyTorch's autograd engine."""
+    return _AUTOGRAD_LIBRARY.match(os.path.basename(path.removesuffix(" (deleted)"))) is not None
+
+
+def read_autograd_library(path: Path) -> GpuLibrary | None:
+    """Probe points of a libtorch_cpu; None if it cannot be read, or lacks one of the functions."""
+    library = read_points(path, _points)
+    return library if library is not None and len(library.points) == len(_FUNCTIONS) else None
+
+
+def _points(data: ElfBytes, headers: ElfHeaders) -> Iterator[ProbePoint]:
+    for table in headers.sections_of(SHT_DYNSYM):
+        names = headers.linked(table)
+        if names is None:
+            continue
+        text = data.read(names.offset, min(names.size, MAX_SCANNED_NAMES_BYTES))
+        rows = symbols_of(data, table)
+        rows = rows[(rows["info"] & 15 == STT_FUNC) & (rows["section"] != 0)]
+        for function in _FUNCTIONS:
+            start = text.find(b"\0" + function.prefix) + 1
+            for address in rows["value"][rows["name"] == start].tolist() if start else ():
+                offset = probe_offset(data, headers, address)
+                if offset is not None:
+                    yield ProbePoint(
+                        function.program, offset, function.task_argument, function.is_windowed
+                    )

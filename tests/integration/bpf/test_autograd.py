@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Backward work belongs to whoever called `backward()`: Python frames and span, in whatever way passes overlap."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from otel_gpuflame.events.frames import FrameKind, Stack, StackKey
+from otel_gpuflame.events.wire import CallFlag, Kind
+from tests.integration.bpf.recording import Recording, app
+from tests.integration.bpf.session import attach_and_record
+
+pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Recording:
+    """Three threads that train at once, recorded from before their first call to their end."""
+    output = tmp_path_factory.mktemp("autograd") / "test.ogfcap"
+    found = attach_and_record(output, app("autograd", "--hold"), environment)
+    assert found.truth["publishes"] is True
+    assert found.truth["errors"] == []
+    return found
+
+
+def python_of(stack: Stack) -> list[list[object]]:
+    """[file name, line] of the Python frames, root first."""
+    python = [frame for frame in stack.frames if frame.kind is FrameKind.PYTHON]
+    return [[os.path.basename(frame.file), frame.line] for frame in python]
+
+
+def launches(recording: Recording) -> dict[str, tuple[Any, Stack]]:
+    """The one launch of each kernel, by name: its row and its stack."""
+    names = {name.handle: name.name for name in recording.capture.names}
+    found = {}
+    for row in recording.capture.kind(Kind.LAUNCH):
+        name = names[int(row["object"])]
+        assert name not in found
+        found[name] = (row, recording.capture.stacks[StackKey(*row["stack_hash"].tolist())])
+    return found
+
+
+def test_passes_overlap_nest_fail_and_use_memory_again(recording: Recording) -> None:
+    """The program does what makes owners hard to tell."""
+    truth = recording.truth
+    assert truth["nested"] > 100
+    assert truth["failed"] > 20
+    assert truth["distinct_tasks"] < truth["passes"] // 2
+
+
+def test_every_launch_is_under_the_python_line_that_it_is_on_behalf_of(
+    recording: Recording,
+) -> None:
+    """Nodes, hooks, work after the last node, forward passes: exactly the frames of the truth, and no mark."""
+    truth, found = recording.truth, launches(recording)
+    assert found.keys() == truth["kernels"].keys()
+    wrong = {
+        name: (python_of(stack), truth["chains"][chain])
+        for name, (chain, _span) in truth["kernels"].items()
+        if python_of(stack := found[name][1]) != truth["chains"][chain]
+    }
+    assert wrong == {}
+    marks = {frame.name for _row, stack in found.values() for frame in stack.frames}
+    assert "[no Python frames: backward() began before capture]" not in marks
+
+
+def test_every_launch_is_on_the_span_that_it_is_on_behalf_of(recording: Recording) -> None:
+    """A hook's own span, else that of the thread that called `backward()`, else none."""
+    found = launches(recording)
+    spans = {}
+    for name, (row, _stack) in found.items():
+        has_span = row["flags"] & CallFlag.HAS_SPAN
+        spans[name] = row["span_id"].tobytes().hex() if has_span else ""
+    wrong = {
+        name: (spans[name], span)
+        for name, (_chain, span) in recording.truth["kernels"].items()
+        if spans[name] != span
+    }
+    assert wrong == {}
+
+
+def test_native_frames_of_the_engine_follow_the_owner(recording: Recording) -> None:
+    """Under the line that called `backward()` come the frames of the device's own thread."""
+    _row, stack = next(found for name, found in launches(recording).items() if "node" in name)
+    kinds = [frame.kind for frame in stack.frames if frame.kind is not FrameKind.MARK]
+    first_native = kinds.index(FrameKind.NATIVE)
+    assert set(kinds[first_native:]) == {FrameKind.NATIVE}
+    assert any("evaluate_function" in frame.name for frame in stack.frames)
+
+
+def test_passes_are_counted(recording: Recording) -> None:
+    """Each pass was noted, and no launch looked for one in vain."""
+    counts = recording.capture
+    assert counts.count("backward", "seen") == recording.truth["passes"]
+    assert counts.count("backward", "sent") == recording.truth["passes"]
+    assert counts.count("backward", "unreadable") == 0
