@@ -4,8 +4,9 @@
 The span goes into the thread-context record of OTEP 4947 (``libogf_context.so``); a reader outside
 of the process takes it from there. Needs the OpenTelemetry API only and nothing of the agent.
 
-Spans are published in plain threads. In a thread that runs an asyncio or Trio event loop, and in a
-process that uses gevent or eventlet, several requests share a thread: there nothing is published.
+What a thread publishes follows it from one ``contextvars.Context`` to the next: through tasks of
+asyncio, uvloop and Trio, callbacks and pools. In a process that uses gevent or eventlet, whose
+threads change requests unseen, nothing is published.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["GpuflameSpanProcessor", "install", "uninstall"]
 
 
 def install() -> bool:
-    """Starts to publish the spans that become current from now on, in every plain thread.
+    """Starts to publish the spans that become current from now on, in every thread.
 
     May be called at any time and more than once. Never raises.
 
@@ -30,6 +31,6 @@ def install() -> bool:
 def uninstall() -> None:
     """Stops publishing. The calling thread's record is cleared now, any other at its next switch.
 
-    Only a thread itself may write its record, so the hook stays in place, inert, to do that.
+    Only a thread itself may write its record, so the hooks stay in place, inert, to do that.
     """
     INSTALLATION.uninstall()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -21,27 +22,52 @@ class LibraryUnavailableError(OtelGpuflameError):
 class ContextLibrary(Protocol):
     """Writes the calling thread's record. No call blocks, raises or writes to stderr."""
 
-    def publish(
-        self, trace_id: bytes, span_id: bytes, local_root: bytes | None, trace_flags: int, /
-    ) -> int:
-        """Publishes a span: ids of 16, 8 and 8 bytes. Returns 0 or a negative errno."""
+    @property
+    def set(self) -> Callable[[object], object]:
+        """Gives the context variable a value, and publishes what that says."""
+
+    def refresh(self) -> object:
+        """Publishes what the thread's ``contextvars.Context`` says."""
 
     def clear(self) -> object:
         """Publishes no span."""
+
+    def enable(self, enabled: int, /) -> object:
+        """Whether spans are published; while they are not, a refresh clears."""
 
 
 class NativeContextLibrary:
     """``libogf_context.so`` through ctypes."""
 
     def __init__(self, path: Path) -> None:
-        # PyDLL keeps the GIL: the calls take some ten nanoseconds and never block, whereas giving
-        # up the GIL at every span switch would let other threads in between.
+        # PyDLL keeps the GIL: the calls take some ten nanoseconds, never block, and read objects.
         library = ctypes.PyDLL(str(path))
-        # The functions are attributes, and without argtypes, for speed: ctypes passes bytes as a
-        # pointer, None as NULL and int as int.
-        self.publish = library.ogf_context_set
+        # The functions are attributes, and without argtypes, for speed: ctypes passes None as NULL
+        # and int as int.
         self.clear = library.ogf_context_clear
         self.clear.restype = None
+        self.refresh = library.ogf_switch_refresh
+        self.refresh.restype = None
+        self.enable = library.ogf_switch_enable
+        self.enable.restype = None
+        self.set: Callable[[object], object] = self._not_connected
+        self.set_function = library.ogf_switch_set_function
+        self.set_function.restype = ctypes.py_object
+        self.switch_count = library.ogf_switch_count
+        self.switch_count.restype = ctypes.c_ulong
+        self.watcher = library.ogf_switch_watcher
+        self.init = library.ogf_switch_init
+        self.init.argtypes = [ctypes.c_void_p, ctypes.py_object]
+        self.init.restype = None
+        self.run_method = library.ogf_switch_run_method
+        self.run_method.argtypes = [ctypes.py_object]
+        self.run_method.restype = ctypes.py_object
+        self.follow = library.ogf_switch_follow
+        self.follow.argtypes = [ctypes.c_char_p]
+
+    @staticmethod
+    def _not_connected(_: object) -> object:
+        raise LibraryUnavailableError("the library was not told about this Python yet")
 
 
 def library_path() -> Path:
@@ -52,7 +78,7 @@ def library_path() -> Path:
     return Path(__file__).resolve().parent.parent / "_artifacts" / LIBRARY_NAME
 
 
-def load_library() -> ContextLibrary:
+def load_library() -> NativeContextLibrary:
     """Loads the library.
 
     Raises:

@@ -8,21 +8,18 @@ install still ends up in the methods, so nothing is missed however late the inst
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import Token
-from typing import Any
 
 from opentelemetry import context as context_api
 from opentelemetry.context import Context
 from opentelemetry.context.contextvars_context import ContextVarsRuntimeContext
 
 from otel_gpuflame.instrument._library import LibraryUnavailableError, load_library
-from otel_gpuflame.instrument.publish import SpanPublisher
+from otel_gpuflame.instrument._switches import SwitchesUnseenError, follow_switches
+from otel_gpuflame.instrument.publish import ATTACHED, SpanPublisher
 
 _logger = logging.getLogger(__name__)
 
@@ -48,8 +45,6 @@ class ContextHook:
         """
         if not self._in_place:
             self._wrap_context()
-            self._wrap_event_loop()
-            self._wrap_executor()
             self._in_place = True
             self._probe()
         return self._runtime is not None
@@ -82,51 +77,13 @@ class ContextHook:
 
         @functools.wraps(original_detach)
         def detach(self: ContextVarsRuntimeContext, token: Token[Context]) -> None:
-            try:
-                original_detach(self, token)
-            finally:
-                if self is hook._runtime:
-                    publisher.detached(token, self.get_current())
+            # It raises for a token of another thread or Context, and then has changed nothing.
+            original_detach(self, token)
+            if self is hook._runtime:
+                publisher.detached(token, self.get_current())
 
         ContextVarsRuntimeContext.attach = attach  # type: ignore[method-assign]
         ContextVarsRuntimeContext.detach = detach  # type: ignore[method-assign]
-
-    def _wrap_event_loop(self) -> None:
-        """A span that is current when a loop starts must not be published for the loop's tasks."""
-        publisher = self._publisher
-        original = asyncio.BaseEventLoop.run_forever
-
-        @functools.wraps(original)
-        def run_forever(self: asyncio.BaseEventLoop) -> None:
-            publisher.clear()
-            try:
-                original(self)
-            finally:
-                publisher.synchronize(context_api.get_current())
-
-        asyncio.BaseEventLoop.run_forever = run_forever  # type: ignore[method-assign]
-
-    def _wrap_executor(self) -> None:
-        """What one work item left attached in a copied Context must not last into the next item.
-
-        Frameworks do that: Django under ASGI runs the two halves of a middleware as two items.
-        """
-        publisher = self._publisher
-        original: Callable[..., Future[Any]] = ThreadPoolExecutor.submit
-
-        def bounded(work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return work(*args, **kwargs)
-            finally:
-                publisher.synchronize(context_api.get_current())
-
-        @functools.wraps(original)
-        def submit(
-            self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
-        ) -> Future[Any]:
-            return original(self, bounded, fn, *args, **kwargs)
-
-        ThreadPoolExecutor.submit = submit  # type: ignore[method-assign, assignment]
 
 
 class Installation:
@@ -146,9 +103,11 @@ class Installation:
         """See ``otel_gpuflame.instrument.install``."""
         if self._hook is None or self._publisher is None:
             try:
-                self._publisher = SpanPublisher(load_library())
-            except LibraryUnavailableError as error:
+                library = load_library()
+                follow_switches(library, ATTACHED)
+            except (LibraryUnavailableError, SwitchesUnseenError) as error:
                 return self._refuse(str(error))
+            self._publisher = SpanPublisher(library)
             self._hook = ContextHook(self._publisher)
         if not self._hook.engage():
             return self._refuse(

@@ -9,6 +9,7 @@ explicit parent: the Context it is then attached to may belong to another reques
 
 from __future__ import annotations
 
+import struct
 from typing import NamedTuple
 
 from opentelemetry import trace
@@ -18,17 +19,31 @@ _RECORD_ATTRIBUTE = "_otel_gpuflame_span_record"
 _NO_FACT = object()
 
 
+# struct ogf_context_record: both ids, valid, flags, size of the attributes, then attribute 0 (the local
+# root) as key, length and 16 hexadecimal digits; the rest of 64 bytes is zero.
+_IMAGE = struct.Struct("=16s8sBBH2s16s18x")
+_ROOT_ATTRIBUTE = b"\x00\x10"
+
+
 class SpanRecord(NamedTuple):
-    """What is published: ids in W3C byte order, of 16, 8 and 8 bytes.
+    """What is published about a span. One is made for each span."""
 
-    One is made for each span; a frozen dataclass would take 0.5 µs longer to make.
-    """
-
-    trace_id: bytes
     span_id: bytes
+    """8 bytes in W3C order."""
     local_root: bytes | None
-    """None when the local root cannot be known for certain."""
-    trace_flags: int
+    """8 bytes; None when the local root cannot be known for certain."""
+    image: bytes
+    """The whole record as it lies in a thread's memory: 64 bytes."""
+
+
+def _image(context: trace.SpanContext, local_root: bytes | None) -> bytes:
+    attribute, root, size = b"", b"", 0
+    if local_root is not None:
+        attribute, root = _ROOT_ATTRIBUTE, local_root.hex().encode()
+        size = len(attribute) + len(root)
+    ids = context.trace_id.to_bytes(16, "big"), context.span_id.to_bytes(8, "big")
+    flags = int(context.trace_flags) & 0xFF
+    return _IMAGE.pack(*ids, 1, flags, size, attribute, root)
 
 
 def has_ended(span: trace.Span) -> bool:
@@ -61,13 +76,10 @@ def span_record(span: trace.Span, enclosing: Context | None) -> SpanRecord | Non
     context = span.get_span_context()
     if not context.is_valid or context.is_remote:
         return None
-    record = SpanRecord(
-        trace_id=context.trace_id.to_bytes(16, "big"),
-        span_id=context.span_id.to_bytes(8, "big"),
-        local_root=_local_root(span, context, enclosing),
-        trace_flags=int(context.trace_flags) & 0xFF,
-    )
-    if record.local_root is not None:
+    local_root = _local_root(span, context, enclosing)
+    span_id = context.span_id.to_bytes(8, "big")
+    record = SpanRecord(span_id, local_root, _image(context, local_root))
+    if local_root is not None:
         _remember(span, record)
     return record
 

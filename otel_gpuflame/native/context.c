@@ -139,6 +139,32 @@ OGF_EXPORT int ogf_context_set(const uint8_t trace_id[OGF_TRACE_ID_SIZE], const 
 	return 0;
 }
 
+int ogf_context_copy(const struct ogf_context_record *source)
+{
+	struct ogf_context_record **slot = record_slot();
+	struct ogf_context_record *record;
+	int err;
+
+	if (source->valid != 1 || source->attrs_data_size > OGF_CONTEXT_ATTRS_CAPACITY) {
+		ogf_context_clear();
+		return 0;
+	}
+	if (!*slot) {
+		err = create_record(slot);
+		if (err)
+			return err;
+	}
+	record = *slot;
+	set_valid(record, 0);
+	memcpy(record->trace_id, source->trace_id, OGF_TRACE_ID_SIZE);
+	memcpy(record->span_id, source->span_id, OGF_SPAN_ID_SIZE);
+	record->trace_flags = source->trace_flags;
+	record->attrs_data_size = source->attrs_data_size;
+	memcpy(record->attrs_data, source->attrs_data, OGF_CONTEXT_ATTRS_CAPACITY);
+	set_valid(record, 1);
+	return 0;
+}
+
 OGF_EXPORT void ogf_context_clear(void)
 {
 	struct ogf_context_record *record = *record_slot();

@@ -55,6 +55,12 @@ static_assert(sizeof(struct ogf_context_record) == 64, "one cache line");
 int ogf_context_set(const uint8_t trace_id[OGF_TRACE_ID_SIZE], const uint8_t span_id[OGF_SPAN_ID_SIZE],
 		    const uint8_t local_root[OGF_SPAN_ID_SIZE], uint8_t trace_flags);
 
+/*
+ * Publishes a copy of a whole record for the calling thread, or no span if the valid byte of `source`
+ * is not 1. Not exported. Returns 0, or -ENOMEM or -EAGAIN as above.
+ */
+int ogf_context_copy(const struct ogf_context_record *source);
+
 /* Publishes no span for the calling thread. */
 void ogf_context_clear(void);
 

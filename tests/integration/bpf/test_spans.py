@@ -112,6 +112,25 @@ def test_replay_of_a_span_that_has_no_samples_says_so(spans: Recording) -> None:
     assert "no sample belongs to span 00000000deadbeef" in done.stderr
 
 
+def test_every_launch_of_concurrent_requests_is_on_its_own_span(
+    output: Path, environment: dict[str, str]
+) -> None:
+    """Tasks, threads and pools, 64 requests at a time: no launch without its span, none on another's."""
+    recording = attach_and_record(output, app("served_requests", "--hold"), environment)
+    truth = recording.truth
+    assert truth["publishes"] is True
+    rows = recording.capture.kind(Kind.LAUNCH)
+    linked = (rows["flags"] & CallFlag.HAS_SPAN) != 0
+    seen = Counter(row["span_id"].tobytes().hex() for row in rows[linked][["span_id"]])
+    assert seen == truth["launches"]
+    assert int((~linked).sum()) == truth["outside"] > 0
+    roots = {
+        (row["span_id"].tobytes().hex(), row["local_root_span_id"].tobytes().hex())
+        for row in rows[linked][["span_id", "local_root_span_id"]]
+    }
+    assert roots == set(truth["roots"].items())
+
+
 @pytest.mark.parametrize("held", [False, True], ids=["from its start", "held"])
 def test_a_program_recorded_from_its_start_has_no_wrong_span(
     held: bool, output: Path, environment: dict[str, str]

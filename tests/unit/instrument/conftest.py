@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import logging
 import shutil
@@ -10,8 +9,8 @@ import struct
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from typing import TypeVar
 
@@ -99,8 +98,7 @@ def fresh_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     for owner, name in (
         (ContextVarsRuntimeContext, "attach"),
         (ContextVarsRuntimeContext, "detach"),
-        (asyncio.BaseEventLoop, "run_forever"),
-        (ThreadPoolExecutor, "submit"),
+        (ExtensionFileLoader, "create_module"),
     ):
         monkeypatch.setattr(owner, name, getattr(owner, name))
     for name, value in vars(type(INSTALLATION)()).items():

@@ -73,7 +73,7 @@ def test_a_library_without_our_functions_is_refused(
     monkeypatch.setenv("OTEL_GPUFLAME_CONTEXT_LIB", "libc.so.6")
     assert instrument.install() is False
     (warning,) = warnings_logged()
-    assert "ogf_context_set" in warning
+    assert "ogf_context_clear" in warning
 
 
 def test_the_library_of_the_package_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:

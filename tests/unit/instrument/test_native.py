@@ -86,7 +86,10 @@ def test_only_the_documented_names_are_exported(library: Path) -> None:
     with library.open("rb") as file:
         symbols = ELFFile(file).get_section_by_name(".dynsym").iter_symbols()
         exported = {symbol.name for symbol in symbols if symbol["st_shndx"] != "SHN_UNDEF"}
-    assert exported == {SYMBOL, "ogf_context_set", "ogf_context_clear", "ogf_context_get"}
+    context = {f"ogf_context_{name}" for name in ("set", "clear", "get")}
+    python = ("init", "enable", "refresh", "count", "watcher", "follow")
+    switch = {f"ogf_switch_{name}" for name in (*python, "run_method", "set_function")}
+    assert exported == {SYMBOL} | context | switch
 
 
 @x86_64
