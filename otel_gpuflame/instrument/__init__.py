@@ -12,9 +12,10 @@ threads change requests unseen, nothing is published.
 from __future__ import annotations
 
 from otel_gpuflame.instrument.hook import INSTALLATION
+from otel_gpuflame.instrument.instrumentor import GpuflameInstrumentor
 from otel_gpuflame.instrument.processor import GpuflameSpanProcessor
 
-__all__ = ["GpuflameSpanProcessor", "install", "uninstall"]
+__all__ = ["GpuflameInstrumentor", "GpuflameSpanProcessor", "install", "uninstall"]
 
 
 def install() -> bool:

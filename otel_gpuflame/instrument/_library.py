@@ -56,6 +56,8 @@ class NativeContextLibrary:
         self.switch_count = library.ogf_switch_count
         self.switch_count.restype = ctypes.c_ulong
         self.watcher = library.ogf_switch_watcher
+        self.publish_process = library.ogf_process_context_publish
+        self.publish_process.argtypes = [ctypes.c_char_p, ctypes.c_uint32]
         self.init = library.ogf_switch_init
         self.init.argtypes = [ctypes.c_void_p, ctypes.py_object]
         self.init.restype = None

@@ -19,6 +19,7 @@ from opentelemetry.context.contextvars_context import ContextVarsRuntimeContext
 
 from otel_gpuflame.instrument._library import LibraryUnavailableError, load_library
 from otel_gpuflame.instrument._switches import SwitchesUnseenError, follow_switches
+from otel_gpuflame.instrument.process_context import ProcessContext
 from otel_gpuflame.instrument.publish import ATTACHED, SpanPublisher
 
 _logger = logging.getLogger(__name__)
@@ -99,15 +100,21 @@ class Installation:
         """None until the first successful install."""
         return self._publisher
 
-    def install(self) -> bool:
-        """See ``otel_gpuflame.instrument.install``."""
+    def install(self, resource: object = None) -> bool:
+        """See ``otel_gpuflame.instrument.install``.
+
+        Args:
+            resource: the SDK's, if it is known already; else that of the first span is taken.
+        """
         if self._hook is None or self._publisher is None:
             try:
                 library = load_library()
                 follow_switches(library, ATTACHED)
             except (LibraryUnavailableError, SwitchesUnseenError) as error:
                 return self._refuse(str(error))
-            self._publisher = SpanPublisher(library)
+            described = ProcessContext(library)
+            described.describe(resource)
+            self._publisher = SpanPublisher(library, described.describe_by)
             self._hook = ContextHook(self._publisher)
         if not self._hook.engage():
             return self._refuse(

@@ -8,13 +8,14 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 
 from otel_gpuflame.instrument.hook import INSTALLATION
-from otel_gpuflame.instrument.span_record import span_record, starts_here
-
-PROFILE_ID_ATTRIBUTE = "pyroscope.profile.id"
+from otel_gpuflame.instrument.span_record import span_record
 
 
 class GpuflameSpanProcessor:
-    """Marks local root spans for Grafana, and makes publication exact.
+    """Finds the local root of each span where its parent is known for certain.
+
+    Without it a span's root is found when the span becomes current, and remains unknown where its
+    parent is not current then; and a span that ends while it is attached is published on.
 
     Add it with ``tracer_provider.add_span_processor(GpuflameSpanProcessor())``. It has the methods
     of ``opentelemetry.sdk.trace.SpanProcessor`` but does not derive from it, so that the SDK need
@@ -22,15 +23,9 @@ class GpuflameSpanProcessor:
     """
 
     def on_start(self, span: trace.Span, parent_context: Context | None = None) -> None:
-        """Finds the span's local root while its parent is known for certain.
-
-        A local root gets the attribute ``pyroscope.profile.id`` (its span id, 16 hexadecimal
-        digits), by which Grafana offers the profile of the span.
-        """
+        """Finds and remembers the span's local root. If the span is one, it is marked as such."""
         enclosing = context_api.get_current() if parent_context is None else parent_context
-        record = span_record(span, enclosing)
-        if record is not None and starts_here(span):
-            span.set_attribute(PROFILE_ID_ATTRIBUTE, record.span_id.hex())
+        span_record(span, enclosing)
 
     def _on_ending(self, span: trace.Span) -> None:
         """The SDK calls this, too, on each of its processors."""

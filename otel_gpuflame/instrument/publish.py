@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import NamedTuple
 
@@ -75,8 +76,10 @@ class SpanPublisher:
     application; an interrupt publishes nothing and goes on its way.
     """
 
-    def __init__(self, library: ContextLibrary) -> None:
+    def __init__(self, library: ContextLibrary, describe: Callable[[Span], bool]) -> None:
+        """Args: `describe` is asked about each span until it says that it knows the resource."""
         self._library = library
+        self._describe: Callable[[Span], bool] | None = describe
         self._set = library.set
         self._threads = _Threads(library)
         self._enabled = False
@@ -141,6 +144,8 @@ class SpanPublisher:
         try:
             if has_ended(span):
                 return _NO_IMAGE
+            if self._describe is not None and self._describe(span):
+                self._describe = None
             enclosing = getattr(token, "old_value", None)
             record = span_record(span, enclosing if isinstance(enclosing, Context) else None)
             return _NO_IMAGE if record is None else record.image

@@ -15,6 +15,9 @@ from typing import NamedTuple
 from opentelemetry import trace
 from opentelemetry.context import Context
 
+PROFILE_ID_ATTRIBUTE = "pyroscope.profile.id"
+"""By it Grafana offers the profile of a span. Local roots have it: their span id, in hexadecimal."""
+
 _RECORD_ATTRIBUTE = "_otel_gpuflame_span_record"
 _NO_FACT = object()
 
@@ -60,7 +63,7 @@ def starts_here(span: trace.Span) -> bool:
 
 
 def span_record(span: trace.Span, enclosing: Context | None) -> SpanRecord | None:
-    """What to publish while ``span`` is current.
+    """What to publish while ``span`` is current. A local root is marked for Grafana the first time.
 
     Args:
         span: any span of the OpenTelemetry API.
@@ -81,6 +84,8 @@ def span_record(span: trace.Span, enclosing: Context | None) -> SpanRecord | Non
     record = SpanRecord(span_id, local_root, _image(context, local_root))
     if local_root is not None:
         _remember(span, record)
+    if starts_here(span):
+        span.set_attribute(PROFILE_ID_ATTRIBUTE, span_id.hex())
     return record
 
 

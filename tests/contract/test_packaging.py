@@ -170,6 +170,18 @@ def test_instrument_works_in_the_base_install(installed: Path) -> None:
     assert (result.returncode, result.stdout) == (0, "published\n"), result.stderr
 
 
+def test_opentelemetry_instrument_finds_the_instrumentor(installed: Path) -> None:
+    """The wheel's metadata names it; it is loaded and started as that command does."""
+    program = (
+        "from importlib.metadata import entry_points\n"
+        "(entry,) = entry_points(group='opentelemetry_instrumentor', name='gpuflame')\n"
+        "assert entry.load()().instrument(skip_dep_check=True)\n"
+        "print('published')"
+    )
+    result = run_installed(installed, program)
+    assert (result.returncode, result.stdout) == (0, "published\n"), result.stderr
+
+
 def test_the_command_line_of_a_base_install_says_what_is_missing(installed: Path) -> None:
     """The script exists without the extra too: it names the extra instead of showing a traceback."""
     result = run_installed(installed, "from otel_gpuflame.cli import main; main()")
