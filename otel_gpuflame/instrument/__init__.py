@@ -11,11 +11,12 @@ threads change requests unseen, nothing is published.
 
 from __future__ import annotations
 
+from otel_gpuflame.instrument.batching import batch
 from otel_gpuflame.instrument.hook import INSTALLATION
 from otel_gpuflame.instrument.instrumentor import GpuflameInstrumentor
 from otel_gpuflame.instrument.processor import GpuflameSpanProcessor
 
-__all__ = ["GpuflameInstrumentor", "GpuflameSpanProcessor", "install", "uninstall"]
+__all__ = ["GpuflameInstrumentor", "GpuflameSpanProcessor", "batch", "install", "uninstall"]
 
 
 def install() -> bool:

@@ -115,7 +115,7 @@ def test_replay_of_a_span_that_has_no_samples_says_so(spans: Recording) -> None:
 def test_every_launch_of_concurrent_requests_is_on_its_own_span(
     output: Path, environment: dict[str, str]
 ) -> None:
-    """Tasks, threads and pools, 64 requests at a time: no launch without its span, none on another's."""
+    """Tasks, threads, pools and batches, 64 requests at a time: no launch without its span, none on another's."""
     recording = attach_and_record(output, app("served_requests", "--hold"), environment)
     truth = recording.truth
     assert truth["publishes"] is True

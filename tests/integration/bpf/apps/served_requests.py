@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
+import queue
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -14,7 +16,7 @@ from contextlib import contextmanager
 from opentelemetry import context, trace
 from opentelemetry.sdk.trace import TracerProvider
 
-from otel_gpuflame.instrument import install
+from otel_gpuflame.instrument import batch, install
 from tests.fakes import app_common
 from tests.fakes.cuda_driver import FakeCuda
 
@@ -22,6 +24,8 @@ REQUESTS = 64
 ROUNDS = 4
 POOL_THREADS = 8
 KERNEL_NS = 20_000
+BATCH_SIZES = (*range(1, 11), 9)
+"""As many members as there are requests."""
 
 
 class Service:
@@ -128,6 +132,41 @@ class Service:
                 else:
                     pool.submit(handed_over, context.get_current(), number)
 
+    def in_batches(self) -> None:
+        """A front of tasks, and a thread that serves what waits, several at once."""
+        waiting: queue.Queue[tuple[context.Context, Callable[[], object]]] = queue.Queue()
+
+        def serve() -> None:
+            self.cuda.bind_thread()
+            for size in BATCH_SIZES:
+                members = [waiting.get() for _ in range(size)]
+                weights = range(1, size + 1)
+                with batch([member for member, _ in members], weights) as span:
+                    span_id = trace.format_span_id(span.get_span_context().span_id)
+                    self.roots[span_id] = span_id
+                    self.launch(size)
+                for _, done in members:
+                    done()
+                self.launch(1)
+
+        async def request(number: int) -> None:
+            loop = asyncio.get_running_loop()
+            with self.span(f"request {number}"):
+                self.launch(1)
+                served = asyncio.Event()
+                done = functools.partial(loop.call_soon_threadsafe, served.set)
+                waiting.put((context.get_current(), done))
+                await served.wait()
+                self.launch(1)
+
+        async def front() -> None:
+            await asyncio.gather(*(request(number) for number in range(REQUESTS)))
+
+        worker = threading.Thread(target=serve)
+        worker.start()
+        asyncio.run(front())
+        worker.join()
+
 
 def void(_: object) -> None:
     """Drops a value."""
@@ -154,6 +193,7 @@ def main() -> None:
     app_common.hold(options)
     service.as_threads()
     service.in_pool()
+    service.in_batches()
     service.as_tasks(asyncio.run)
     if on_uvloop is not None:
         service.as_tasks(on_uvloop)
