@@ -128,11 +128,11 @@ class Aggregator:
 
     @_take.register
     def _(self, event: ProcessesEnded) -> None:
-        self._known.end(event.processes, self._open_strata)
+        self._known.end(event.processes, self._strata.opened)
 
     @_take.register
     def _(self, event: StacksForgotten) -> None:
-        self._known.end_stacks(event.keys, self._open_strata)
+        self._known.end_stacks(event.keys, self._strata.opened)
 
     @_take.register
     def _(self, event: SamplingWindow) -> None:
@@ -150,8 +150,9 @@ class Aggregator:
         bundles = [b for each in closing for b in self._bundles(*each)]
         if self._options.window_ns is None:
             return ()
-        self._known.closed(windows=count)
-        return bundles + list(self._close_strata(event.time_ns, event.time_ns))
+        bundles += self._close_strata(event.time_ns, event.time_ns)
+        self._known.closed(count, min(self._strata.oldest, self._executions.oldest))
+        return bundles
 
     @_take.register
     def _(self, event: Calls) -> None:
@@ -257,22 +258,15 @@ class Aggregator:
     def _kernel_groups(self, kernels: ExecutionArray) -> Groups:
         return self._known.resolve(group(*kernel_columns(kernels)))
 
-    @property
-    def _open_strata(self) -> int:
-        return self._strata.scaled + self._executions.scaled
-
     def _close_strata(self, time_ns: int, until_ns: int) -> Iterator[Bundle]:
         """Estimates of strata that are complete by `time_ns`; the capture goes on until `until_ns` at least."""
         complete = self._strata.complete_until(time_ns)
-        closing = [stratum for stratum in complete if not stratum.is_whole]
-        for stratum in closing:
+        for stratum in (each for each in complete if not each.is_whole):
             yield from self._estimates(stratum)
-        told = self._executions.tell_until(time_ns)
-        for each in told:
+        for each in self._executions.tell_until(time_ns):
             yield from self._execution_bundles(each, until_ns)
         for reason, count in self._executions.left_out.items():
             self.ledger.dropped[EXECUTION_KIND, reason] = count
-        self._known.closed(strata=len(closing) + len(told))
 
     def _execution_bundles(self, stratum: ExecutionStratum, until_ns: int) -> Iterable[Bundle]:
         offset_ns = self._windows.unix_offset_ns

@@ -27,6 +27,8 @@ _PATIENCE_NS: Final = 30_000_000_000
 OPENING_NS: Final = 100_000_000
 """A window of the library that begins later than so long after ours was not late: there was no library before. To open
 takes 2 to 13 ms."""
+_ENTERED_NS: Final = 100_000_000
+"""So long before the library began, a launch that it recorded may have been entered."""
 _INCOMPLETE: Final = "incomplete_window"
 _OUTSIDE: Final = "outside_window"
 LEFT_OUT: Final = (_INCOMPLETE, _OUTSIDE)
@@ -71,6 +73,7 @@ class ExecutionStratum:
     """One sampling window, with the intervals that lie in it."""
 
     window: SamplingWindow
+    number: int
     intervals: list[Interval] = field(default_factory=list)
     nobodys: Sums = field(default_factory=Sums)
     """Attributions that are of no process: times in which it is not known what a device did."""
@@ -110,6 +113,7 @@ class ExecutionStrata:
 
     def __init__(self) -> None:
         self._strata: list[ExecutionStratum] = []
+        self._opened = 0
         self._intervals: dict[ProcessKey, list[Interval]] = {}
         self.left_out: Counter[str] = Counter()
         """Executions by reason."""
@@ -120,13 +124,15 @@ class ExecutionStrata:
         return sum(each.executions for each in self._all() if not each.is_closed)
 
     @property
-    def scaled(self) -> int:
-        """How many strata are open that are scaled."""
-        return sum(not stratum.is_whole for stratum in self._strata)
+    def oldest(self) -> int:
+        """The first stratum of which not all has been told, or the next one; counted from 1."""
+        open_ones = (each.number for each in self._strata if not each.is_whole)
+        return min(open_ones, default=self._opened + 1)
 
     def open(self, window: SamplingWindow) -> None:
         """Begin a stratum."""
-        stratum = ExecutionStratum(window)
+        self._opened += 1
+        stratum = ExecutionStratum(window, self._opened)
         self._strata.append(stratum)
         # One that is captured as a whole may be announced when it has begun.
         for each in self._all():
@@ -299,5 +305,7 @@ def _choose(rows: AttributionArray, intervals: list[Interval]) -> NDArray[np.int
     is_idle = rows["measure"] == Measure.GPU_IDLE
     has_launch = (rows["no_launch"] == NoLaunch.NONE) & ~is_idle
     chosen = np.where(has_launch, not_over, last_begun)
-    is_outside = is_idle & ((chosen < 0) | (at_ns >= ends[np.maximum(chosen, 0)]))
-    return np.where(is_outside, -1, np.where(is_idle, chosen, np.maximum(chosen, 0)))
+    chosen = np.where(is_idle, chosen, np.maximum(chosen, 0))
+    is_outside = is_idle & ((chosen < 0) | (at_ns >= ends[chosen]))
+    is_outside |= has_launch & (at_ns < begins[chosen] - _ENTERED_NS)
+    return np.where(is_outside, -1, chosen)

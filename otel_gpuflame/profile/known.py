@@ -64,18 +64,18 @@ class Known:
                 self._replace(target.process)
             self._resources[target.process] = target.attributes
 
-    def end(self, processes: Iterable[ProcessKey], open_strata: int) -> None:
-        """No more will come of these."""
-        self._retention.ended(processes, open_strata)
+    def end(self, processes: Iterable[ProcessKey], stratum: int) -> None:
+        """No more will come of these. `stratum`: the last one that has been opened, counted from 1."""
+        self._retention.ended(processes, stratum)
 
-    def end_stacks(self, keys: Iterable[StackKey], open_strata: int) -> None:
+    def end_stacks(self, keys: Iterable[StackKey], stratum: int) -> None:
         """These come again before they are used again."""
-        self._stack_retention.ended(keys, open_strata)
+        self._stack_retention.ended(keys, stratum)
 
-    def closed(self, *, windows: int = 0, strata: int = 0) -> None:
-        """So many have closed: forget what no open one can refer to."""
-        self._forget(self._retention.closed(windows=windows, strata=strata))
-        self._forget_stacks(self._stack_retention.closed(windows=windows, strata=strata))
+    def closed(self, windows: int, oldest: int) -> None:
+        """So many windows have closed, and all strata before `oldest`: forget what no open one can refer to."""
+        self._forget(self._retention.closed(windows, oldest))
+        self._forget_stacks(self._stack_retention.closed(windows, oldest))
 
     def stack(self, key: StackKey) -> Stack | None:
         """A stack that has come and is not forgotten."""

@@ -17,13 +17,14 @@ class _Left:
     """What must close before something can be forgotten."""
 
     windows: int
-    strata: int
+    stratum: int
+    """The last one that had been opened."""
 
 
 class Retention(Generic[Key]):
     """Something goes when two windows have closed since its end was known, and the strata that were open then.
 
-    Windows may be longer than strata, or shorter.
+    Windows may be longer than strata, or shorter. Strata are counted from 1, and need not close in their order.
     """
 
     def __init__(self) -> None:
@@ -33,20 +34,21 @@ class Retention(Generic[Key]):
         """Whether it has ended and is not forgotten."""
         return key in self._left
 
-    def ended(self, keys: Iterable[Key], open_strata: int) -> None:
-        """No further call of these will come."""
-        self._left.update((key, _Left(_WINDOWS, open_strata)) for key in keys)
+    def ended(self, keys: Iterable[Key], stratum: int) -> None:
+        """No further call of these will come. `stratum`: the last one that has been opened."""
+        self._left.update((key, _Left(_WINDOWS, stratum)) for key in keys)
 
     def lives(self, key: Key) -> None:
         """It goes on after all."""
         del self._left[key]
 
-    def closed(self, *, windows: int = 0, strata: int = 0) -> list[Key]:
-        """So many have closed; what can be forgotten now."""
+    def closed(self, windows: int, oldest: int) -> list[Key]:
+        """So many windows have closed, and all strata before `oldest`; what can be forgotten now."""
         for left in self._left.values():
             left.windows -= windows
-            left.strata -= strata
-        gone = [k for k, left in self._left.items() if left.windows <= 0 and left.strata <= 0]
+        gone = [
+            key for key, left in self._left.items() if left.windows <= 0 and left.stratum < oldest
+        ]
         for key in gone:
             del self._left[key]
         return gone

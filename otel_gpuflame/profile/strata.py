@@ -27,6 +27,7 @@ class Stratum:
     """Calls of one sampling window."""
 
     window: SamplingWindow
+    number: int
     parts: list[Groups] = field(default_factory=list)
 
     @property
@@ -53,17 +54,20 @@ class Strata:
 
     def __init__(self) -> None:
         self._open: list[Stratum] = []
+        self.opened = 0
         self._seen: deque[float] = deque(maxlen=HISTORY)
         self._probabilities: deque[float] = deque(maxlen=HISTORY)
 
     @property
-    def scaled(self) -> int:
-        """How many are open that keep their calls to themselves until they are complete."""
-        return sum(not stratum.is_whole for stratum in self._open)
+    def oldest(self) -> int:
+        """The first that keeps its calls to itself until it is complete, or the next one."""
+        open_ones = (each.number for each in self._open if not each.is_whole)
+        return min(open_ones, default=self.opened + 1)
 
     def open(self, window: SamplingWindow) -> None:
         """Begin a stratum."""
-        self._open.append(Stratum(window))
+        self.opened += 1
+        self._open.append(Stratum(window, self.opened))
 
     def split(
         self, rows: CallArray

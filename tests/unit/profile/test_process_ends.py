@@ -72,14 +72,15 @@ def test_a_new_description_of_a_living_process_holds_for_the_whole_window() -> N
 
 
 def test_a_process_goes_after_two_windows_and_its_strata() -> None:
-    """Windows may be longer than strata or shorter: both must have closed."""
+    """Windows may be longer than strata or shorter: both must have closed, in whatever order."""
     retention = Retention()
-    retention.ended([PROCESS], 1)
-    retention.ended([OTHER], 0)
-    assert retention.closed(windows=1) == []
-    assert retention.closed(windows=1) == [OTHER]
+    retention.ended([PROCESS], 4)
+    retention.ended([OTHER], 3)
+    assert retention.closed(1, oldest=4) == []
+    assert retention.closed(1, oldest=4) == [OTHER]
     assert PROCESS in retention
-    assert retention.closed(strata=1) == [PROCESS]
+    assert retention.closed(0, oldest=4) == []
+    assert retention.closed(0, oldest=5) == [PROCESS]
     assert PROCESS not in retention
 
 

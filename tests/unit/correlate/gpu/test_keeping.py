@@ -143,6 +143,16 @@ def test_a_process_that_begins_again_has_a_new_interval() -> None:
     assert (tracked.begin_ns, tracked.complete_ns, tracked.end_ns) == (40, 40, FOREVER)
 
 
+def test_a_history_that_is_cleared_says_that_nothing_is_known() -> None:
+    """Who looks back on what has been let go is told so."""
+    history = History()
+    history.add(ended(10, 30), np.array([10, 30]))
+    history.clear()
+    assert (len(history), history.begin_ns, len(history.since(0))) == (0, 30, 0)
+    history.clear()
+    assert history.begin_ns == 30
+
+
 def test_unknown_times_hold_where_they_were_said_to() -> None:
     """For all devices, for one, or for those of a process; times that touch become one."""
     unknown = Unknown()
