@@ -40,7 +40,7 @@ enum ogf_kind {
 	OGF_KIND_PROCESS = 14,
 	/* A call of CUPTI: tells who else profiles the process. Has no stack, and never leaves the capture stage. */
 	OGF_KIND_CUPTI = 15,
-	OGF_KIND_XID = 16, /* errors of devices, of all processes and of none */
+	OGF_KIND_XID = 16,      /* errors of devices, of all processes and of none */
 	OGF_KIND_BACKWARD = 17, /* backward passes, and calls whose pass is not known (UNREADABLE) */
 };
 
