@@ -145,7 +145,10 @@ void ogf_window_driver_is_up(void);
 bool ogf_window_open(uint32_t generation);
 /* The same for generation 0, in InitializeInjection: nothing is asked of CUPTI that needs a driver. */
 bool ogf_window_open_at_init(void);
-/* One flush; false when the window cannot go on, for another client is at work. */
+/* How often an open window asks the next one: whether another client has taken its place. */
+extern const unsigned int ogf_window_look_ms;
+bool ogf_window_is_lost(void);
+/* One flush; false when the window cannot go on. */
 bool ogf_window_tick(void);
 /* at_exit: the program ends, so nothing may take longer than it must. */
 void ogf_window_close(bool at_exit);

@@ -95,6 +95,19 @@ static struct ogf_lease first_lease(const struct ogf_lease *lease, bool is_writt
 	return first;
 }
 
+/* The lease gets no other window. */
+static uint64_t give_window_up(const struct ogf_lease *lease)
+{
+	close_window(false);
+	window.was_refused = true;
+	return lease->until_ns;
+}
+
+static uint64_t earliest(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
 /* While a window is open. */
 static uint64_t follow_window(const struct ogf_lease *lease, uint64_t now_ns)
 {
@@ -106,15 +119,14 @@ static uint64_t follow_window(const struct ogf_lease *lease, uint64_t now_ns)
 	}
 	if (!ogf_devices_describe())
 		return now_ns + DRIVER_PERIOD_MS * OGF_NS_PER_MS;
+	if (ogf_window_is_lost())
+		return give_window_up(lease);
 	if (now_ns >= next_flush_ns) {
-		if (!ogf_window_tick()) {
-			close_window(false);
-			window.was_refused = true;
-			return lease->until_ns;
-		}
+		if (!ogf_window_tick())
+			return give_window_up(lease);
 		next_flush_ns = now_ns + FLUSH_PERIOD_MS * OGF_NS_PER_MS;
 	}
-	return next_flush_ns < lease->until_ns ? next_flush_ns : lease->until_ns;
+	return earliest(earliest(next_flush_ns, lease->until_ns), now_ns + ogf_window_look_ms * OGF_NS_PER_MS);
 }
 
 /* Whether there is nothing to wait for but the exporter. */

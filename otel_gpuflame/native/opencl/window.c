@@ -206,6 +206,13 @@ void ogf_window_close(bool at_exit)
 }
 
 /* Layers stand beside each other: nobody's place is taken. */
+const unsigned int ogf_window_look_ms = 1000;
+
+bool ogf_window_is_lost(void)
+{
+	return false;
+}
+
 void ogf_window_driver_is_up(void)
 {
 }
