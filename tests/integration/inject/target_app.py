@@ -128,11 +128,6 @@ class Target:
         self.profiler.begin(has_clock=has_clock)
         return {"begun_ns": time.monotonic_ns()}
 
-    def do_profile_disable(self) -> Truth:
-        """It records no more, and has not fetched all that it recorded."""
-        self.profiler.disable()
-        return {}
-
     def do_profile_end(self, *, finalize: bool = False) -> Truth:
         """It ends; what it got."""
         self.profiler.disable()
