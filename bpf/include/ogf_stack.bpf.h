@@ -147,23 +147,31 @@ static __always_inline bool ogf_search_threads(const struct ogf_python_layout *l
  * PyThreadState of the current thread, or 0 and why in ret_state. thread_id is pthread_self(), which is the thread
  * pointer. A thread that has none would search the whole list with each call: it is spared that until the list begins
  * with another one. A search of a long list is spread over several calls.
+ *
+ * Threads of C++ that call Python get a PyThreadState each time, often where the last one was: from 3.11 on the word
+ * before the list's head counts them. In 3.10 another word is there, which does not change.
  */
 static __always_inline __u64 ogf_find_python_thread(const struct ogf_python_layout *layout, __u64 thread_pointer,
 						    __u8 *ret_state)
 {
 	__u32 tid = (__u32)bpf_get_current_pid_tgid();
 	struct ogf_python_search *known = bpf_map_lookup_elem(&python_threads, &tid), search = {};
-	__u64 interpreters[2] = {}, head = 0, id = 0;
+	__u64 interpreters[2] = {}, threads[2] = {}, head, id = 0;
 
 	if (known && known->found && !ogf_read_u64(known->found + layout->thread_id, &id) && id == thread_pointer)
 		return known->found;
 	*ret_state = OGF_PYTHON_NO_THREAD;
 	/* head is the newest interpreter; main lies behind it in 3.10 to 3.13, and has nearly all threads. */
 	if (bpf_probe_read_user(interpreters, sizeof(interpreters), (void *)layout->interpreters_head) ||
-	    !interpreters[1] || ogf_read_u64(interpreters[1] + layout->interpreter_threads_head, &head) || !head)
+	    !interpreters[1] ||
+	    bpf_probe_read_user(threads, sizeof(threads),
+				(void *)(interpreters[1] + layout->interpreter_threads_head - sizeof(*threads))) ||
+	    !threads[1])
 		return 0;
+	head = threads[1];
 	if (ogf_read_u64(head + layout->thread_id, &id))
 		id = 0;
+	id += threads[0];
 	if (known && !known->found && known->head == head && known->head_id == id) {
 		if (known->failed_ns && bpf_ktime_get_ns() - known->failed_ns < OGF_NO_THREAD_NS)
 			return 0;
