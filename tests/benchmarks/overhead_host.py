@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from functools import partial
 from typing import Final
 
 from otel_gpuflame.capture.live import LiveOptions
@@ -75,7 +76,7 @@ def agent_parts(options: HostOptions) -> None:
         Blocks("window", capture, take, step_ns=AGENT_STEP_NS, off_captures=True).run(
             options.window_s,
             options.block_ns,
-            (capture.open_window, capture.close_window),
+            (partial(capture.open_window, None), capture.close_window),
             begin=begin_window,
             is_done=sending.is_idle,
         )
