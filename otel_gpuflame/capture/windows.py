@@ -234,7 +234,8 @@ class WindowControl:
             return
         before, self._records_at_open = self._records_at_open, self._probes.record_costs()
         for pid, total_ns in self._records_at_open.items():
-            cost = (total_ns - before.get(pid, 0)) / open_ns
+            # Less than before: another program has that pid.
+            cost = max(total_ns - before.get(pid, 0), 0) / open_ns
             known = self.state.costs.get(pid, TargetCost(0.0, 0.0))
             self.state.costs[pid] = replace(known, records=cost)
         self._open_for_ns = 0

@@ -40,18 +40,14 @@ from otel_gpuflame.events.records import (
 from otel_gpuflame.events.wire import Kind
 from otel_gpuflame.profile.attribution_columns import add_attributions, attribution_columns
 from otel_gpuflame.profile.call_columns import add_calls, call_columns, count_calls, submissions
+from otel_gpuflame.profile.call_estimates import call_bundles
 from otel_gpuflame.profile.execution_estimates import ExecutionEstimates
 from otel_gpuflame.profile.execution_strata import ExecutionStrata, ExecutionStratum
 from otel_gpuflame.profile.kernels import find_kernels, kernel_columns, kernel_uses
 from otel_gpuflame.profile.known import NOBODY, UNKNOWN_TARGET, Known
 from otel_gpuflame.profile.ledger import EXECUTION_KIND, Ledger
 from otel_gpuflame.profile.losses import Losses
-from otel_gpuflame.profile.model import AttributeSet, Bundle, Window
-from otel_gpuflame.profile.sample_types import (
-    ESTIMATED_SCOPE,
-    PROBABILITY_ATTRIBUTE,
-    RELATIVE_ERROR_ATTRIBUTE,
-)
+from otel_gpuflame.profile.model import Bundle, Window
 from otel_gpuflame.profile.samples import SampleTable
 from otel_gpuflame.profile.strata import Strata, Stratum
 from otel_gpuflame.profile.windows import OpenWindow, Windows
@@ -286,18 +282,7 @@ class Aggregator:
         if executions is not None and executions.intervals:
             executions.launches = groups
         estimate = self._strata.note_total(stratum, submissions(groups))
-        attributes: AttributeSet = (
-            (PROBABILITY_ATTRIBUTE, f"{1 / stratum.scale:.6g}"),
-            (RELATIVE_ERROR_ATTRIBUTE, f"{estimate.relative_error:.3g}"),
-        )
-        tables: dict[int, SampleTable] = {}
-        for key, sums in zip(groups.keys.tolist(), groups.sums.tolist(), strict=True):
-            scaled = [round(value * stratum.scale) for value in sums]
-            add_calls(_table(tables, key), key, scaled, self._known)
-        resources = self._known.resources()
-        for process_id, table in sorted(tables.items()):
-            resource = resources.get(process_id, UNKNOWN_TARGET)
-            yield table.bundle(resource, window, ESTIMATED_SCOPE, attributes)
+        yield from call_bundles(groups, stratum.scale, estimate, window, self._known)
 
     def _bundles(self, unix_window: Window, window: OpenWindow) -> Iterator[Bundle]:
         tables: dict[int, SampleTable] = {}

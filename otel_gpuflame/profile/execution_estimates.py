@@ -12,15 +12,12 @@ from otel_gpuflame.correlate.sampling import Estimate, estimate_total
 from otel_gpuflame.events.attributions import Measure
 from otel_gpuflame.profile.attribution_columns import add_attributions, measure_of
 from otel_gpuflame.profile.call_columns import submission_of
+from otel_gpuflame.profile.call_estimates import estimate_attributes
 from otel_gpuflame.profile.execution_strata import ExecutionStratum, Interval, covered_share
 from otel_gpuflame.profile.kernels import kernel_uses
 from otel_gpuflame.profile.known import NOBODY, UNKNOWN_TARGET, Known
-from otel_gpuflame.profile.model import AttributeSet, Bundle, Window
-from otel_gpuflame.profile.sample_types import (
-    ESTIMATED_SCOPE,
-    PROBABILITY_ATTRIBUTE,
-    RELATIVE_ERROR_ATTRIBUTE,
-)
+from otel_gpuflame.profile.model import Bundle, Window
+from otel_gpuflame.profile.sample_types import ESTIMATED_SCOPE
 from otel_gpuflame.profile.samples import SampleTable
 from otel_gpuflame.profile.strata import HISTORY, PPB
 
@@ -68,7 +65,7 @@ class ExecutionEstimates:
                 resources.get(process_id, UNKNOWN_TARGET),
                 window,
                 ESTIMATED_SCOPE,
-                _attributes(process.probability, estimate),
+                estimate_attributes(process.probability, estimate),
             )
 
     def _add(self, processes: dict[int, _Process], interval: Interval, probability: float) -> int:
@@ -116,10 +113,3 @@ def _table(processes: dict[int, _Process], process_id: int, probability: float) 
 
 def _scaled(sums: list[int], scale: float) -> list[int]:
     return [round(value * scale) for value in sums]
-
-
-def _attributes(probability: float, estimate: Estimate) -> AttributeSet:
-    return (
-        (PROBABILITY_ATTRIBUTE, f"{probability:.6g}"),
-        (RELATIVE_ERROR_ATTRIBUTE, f"{estimate.relative_error:.3g}"),
-    )

@@ -13,14 +13,13 @@ import numpy as np
 from otel_gpuflame.correlate.gpu.backlog import Backlog, Numbers
 from otel_gpuflame.correlate.gpu.counts import JoinCounts
 from otel_gpuflame.correlate.gpu.explain import Begins, Explainer
-from otel_gpuflame.correlate.gpu.first_waits import FirstWaits
+from otel_gpuflame.correlate.gpu.first_waits import FirstWaits, waits_inside
 from otel_gpuflame.correlate.gpu.join import Join, Limits
-from otel_gpuflame.correlate.gpu.match import Mask, Positions
+from otel_gpuflame.correlate.gpu.match import Mask
 from otel_gpuflame.correlate.gpu.processes import FOREVER, Processes, Tracked
 from otel_gpuflame.correlate.gpu.recent import RecentCalls
 from otel_gpuflame.correlate.gpu.seen import Seen
 from otel_gpuflame.correlate.gpu.unknown import add_submissions
-from otel_gpuflame.correlate.waits import find_waits
 from otel_gpuflame.events import wire
 from otel_gpuflame.events.attributions import AttributionArray, Attributions
 from otel_gpuflame.events.device_metrics import DeviceMetrics
@@ -108,7 +107,7 @@ class GpuCorrelator:
         if not is_tracked.any():
             return [event]
         self._remember(rows, numbers, is_tracked)
-        held = self._held(rows, numbers, is_tracked)
+        held = waits_inside(rows, numbers, self._processes, self._first_waits)
         if not len(held):
             return [event, *self._make_room()]
         waits = rows.take(held)
@@ -133,21 +132,6 @@ class GpuCorrelator:
             chosen = np.flatnonzero(is_call)
             rows, numbers = rows.take(chosen), numbers.take(chosen)
         self._join.add_calls(rows, numbers)
-
-    def _held(self, rows: CallArray, numbers: Numbers, is_tracked: Mask) -> Positions:
-        """Waits that lie whole within a time from which executions are delivered, and for what was launched in it."""
-        waits = np.flatnonzero(is_tracked & (find_waits(rows).duration_ns > 0))
-        begin_ns, end_ns = self._processes.intervals()
-        number = numbers[waits]
-        starts_ns, ends_ns = (rows[name][waits].astype(np.int64) for name in ("start_ns", "end_ns"))
-        is_inside = (starts_ns >= begin_ns[number]) & (ends_ns <= end_ns[number])
-        is_partial = np.flatnonzero(self._processes.are_partial()[number])
-        if len(is_partial):
-            some = waits[is_partial]
-            is_inside[is_partial] &= self._first_waits.are_past(
-                rows.take(some), numbers[some], begin_ns[number[is_partial]]
-            )
-        return waits[is_inside]
 
     @_take.register
     def _(self, event: SamplingWindow) -> list[Event]:

@@ -8,8 +8,9 @@ import numpy as np
 
 from otel_gpuflame.correlate.gpu.backlog import Numbers
 from otel_gpuflame.correlate.gpu.keys import codes_of
-from otel_gpuflame.correlate.gpu.match import Mask, Times
-from otel_gpuflame.correlate.gpu.processes import FOREVER
+from otel_gpuflame.correlate.gpu.match import Mask, Positions, Times
+from otel_gpuflame.correlate.gpu.processes import FOREVER, Processes
+from otel_gpuflame.correlate.waits import find_waits
 from otel_gpuflame.events.records import CallArray
 
 _OF_CALL: Final = ("tid", "api", "stream", "object")
@@ -50,3 +51,22 @@ class FirstWaits:
                 self._over_ns[key] = int(over_ns[place])
         past: Mask = starts_ns >= over_ns[codes]
         return past
+
+
+def waits_inside(
+    rows: CallArray, numbers: Numbers, processes: Processes, first: FirstWaits
+) -> Positions:
+    """Waits that lie whole within a time from which executions are delivered, and for what was launched in it.
+
+    `numbers` (n,): of each row's process, -1 where it is not tracked.
+    """
+    waits = np.flatnonzero((numbers >= 0) & (find_waits(rows).duration_ns > 0))
+    begin_ns, end_ns = processes.intervals()
+    number = numbers[waits]
+    starts_ns, ends_ns = (rows[name][waits].astype(np.int64) for name in ("start_ns", "end_ns"))
+    is_inside = (starts_ns >= begin_ns[number]) & (ends_ns <= end_ns[number])
+    is_partial = np.flatnonzero(processes.are_partial()[number])
+    if len(is_partial):
+        some, begins_ns = waits[is_partial], begin_ns[number[is_partial]]
+        is_inside[is_partial] &= first.are_past(rows.take(some), numbers[some], begins_ns)
+    return waits[is_inside]
