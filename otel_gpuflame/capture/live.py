@@ -136,8 +136,12 @@ class LiveCapture:
         demangler = Demangler()
         self._names = NameTable(demangler.demangle)
         self._host_devices = HostDevices()
-        self._gpu = GpuSource(demangler.demangle, proc, self._host_devices) if options.gpu else None
         self._device_counters = counters
+        self._gpu = None
+        if options.gpu:
+            self._gpu = GpuSource(
+                demangler.demangle, proc, self._host_devices, yields=options.host_wide
+            )
         self._known_stacks = KnownStacks()
         self._stacks_seen = DistinctPairs()
         self._processes_seen = DistinctPairs()

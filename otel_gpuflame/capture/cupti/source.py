@@ -32,10 +32,12 @@ from otel_gpuflame.capture.cupti.errors import (
     RegionError,
 )
 from otel_gpuflame.capture.cupti.find import open_region, region_descriptors
+from otel_gpuflame.capture.cupti.inject import START_VARIABLE
 from otel_gpuflame.capture.cupti.intake import Intake, Pump
 from otel_gpuflame.capture.cupti.lease import FOREVER
 from otel_gpuflame.capture.cupti.region import Region
 from otel_gpuflame.capture.cupti.session import MAX_MALFORMED, Session
+from otel_gpuflame.capture.describe.environment import read_environment
 from otel_gpuflame.capture.host_devices import HostDevices
 from otel_gpuflame.events import wire
 from otel_gpuflame.events.frames import ProcessKey
@@ -66,18 +68,26 @@ class _Search:
     looks: int = 0
     failures: int = 0
     """Looks that found a region which cannot be one. A process with too many is left alone."""
+    is_recorded: bool | None = None
+    """Whether a recorder has started it; None: not asked yet."""
 
 
 class GpuSource:
-    """Regions of all targets. Never raises for what a target does, and never blocks."""
+    """Regions of all targets. Never raises for what a target does, and never blocks.
+
+    `yields`: programs that a recorder has started are left to it, since one exporter at a time reads a region.
+    """
 
     def __init__(
         self,
         readable: Callable[[str], str],
         proc: Path = Path("/proc"),
         devices: HostDevices | None = None,
+        *,
+        yields: bool = False,
     ) -> None:
         self._readable = readable
+        self._yields = yields
         self._proc = proc
         self._devices = devices or HostDevices()
         self._sessions: dict[int, Session] = {}
@@ -213,10 +223,17 @@ class GpuSource:
             return
         try:
             for path in islice(region_descriptors(pid, self._proc), _MAX_CANDIDATES):
-                if self._open(path, pid, search, now_ns):
+                if self._is_recorded(pid, search) or self._open(path, pid, search, now_ns):
                     return
         except OSError as error:
             self._tell_refused("looked for", pid, error)
+
+    def _is_recorded(self, pid: int, search: _Search) -> bool:
+        """Whether a recorder has started the program: that waits for it from its first call on."""
+        if self._yields and search.is_recorded is None:
+            variables = read_environment(pid, self._proc)
+            search.is_recorded = variables.get(START_VARIABLE) == "1"
+        return bool(search.is_recorded)
 
     def _open(self, path: str, pid: int, search: _Search, now_ns: int) -> bool:
         """Whether that is all there is to this look: a process has one region, whatever becomes of it."""

@@ -464,3 +464,16 @@ def test_the_books_of_records_are_closed() -> None:
         "execution.outside_window": 2,
         "region.malformed": 1,
     }
+
+
+@pytest.mark.parametrize("yields", [True, False])
+def test_a_program_that_a_recorder_has_started_is_left_to_it(yields: bool) -> None:
+    """By whoever captures the whole host: one exporter at a time reads a region. Others are read all the same."""
+    with target(variables={"OTEL_GPUFLAME_INJECT_START": "1"}) as recorded, target() as other:
+        agent = GpuSource(str, yields=yields)
+        now_ns = time.monotonic_ns()
+        agent.begin(now_ns)
+        agent.look([recorded.pid, other.pid], now_ns)
+        assert int(recorded.control["generation"][0]) == (0 if yields else 1)
+        assert int(other.control["generation"][0]) == 1
+        agent.close(time.monotonic_ns())

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -132,13 +132,18 @@ def target(
     is_mapped: bool = True,
     forks: bool = False,
     is_made: bool = True,
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[Writer]:
-    """A process with a region."""
+    """A process with a region, with `variables` in its environment."""
     size = 2 * PAGE + slots * 96 + NAMES_BYTES if size_bytes is None else size_bytes
     flags = map(str, (size, int(is_sealed), int(is_mapped), int(forks)))
     command = [sys.executable, "-I", "-S", "-c", _TARGET, name, *flags]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command,
+        env={**os.environ, **(variables or {})},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         try:
             writer = Writer(process, size)
