@@ -175,7 +175,7 @@ class LiveCapture:
                 self._device_counters.take()
             if self._gpu is not None:
                 # After the probes: an execution belongs to a launch that they have seen.
-                if self._windows is None:
+                if self._options.budget is None:
                     self._gpu.begin(time.monotonic_ns())
                 self._gpu.start()
         except BaseException:

@@ -32,6 +32,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from otel_gpuflame.capture.cupti.inject import injecting
 from tests.benchmarks import launching
 from tests.benchmarks.overhead_edges import parse
 from tests.benchmarks.overhead_report import Run, evaluate, in_words
@@ -72,7 +73,7 @@ def main() -> None:
 def measure(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     """The report of one program."""
     log, edges = directory / "steps", directory / "edges"
-    with _program(options.workload, log) as program, OtlpSink() as sink:
+    with _program(options.workload, log, gpu=options.gpu) as program, OtlpSink() as sink:
         _wait_for_steps(program, log)
         time.sleep(options.warmup)
         host = _start_host(options, program.pid, sink.grpc_endpoint, edges)
@@ -109,7 +110,9 @@ def command_of(workload: str, log: Path) -> tuple[list[str], dict[str, str]]:
         return module, dict(os.environ)
     # Spinning, as the real driver does: who sleeps in a virtual machine wakes up faster beside a busy neighbour.
     settings = {"FAKE_CUDA_KERNEL_NS": "1000", "FAKE_CUDA_WAIT": "spin"}
-    environment = fake_environment(build_fakes(), **settings)
+    fakes = build_fakes()
+    settings["OTEL_GPUFLAME_CUPTI"] = str(fakes / "cupti" / "libcupti.so.13")
+    environment = fake_environment(fakes, **settings)
     numbers = [str(number) for number in FAKE[workload]]
     if workload == "python":
         command = [sys.executable, "-m", "tests.benchmarks.fake_steps", str(log), *numbers]
@@ -119,8 +122,10 @@ def command_of(workload: str, log: Path) -> tuple[list[str], dict[str, str]]:
 
 
 @contextlib.contextmanager
-def _program(workload: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _program(workload: str, log: Path, *, gpu: bool) -> Iterator[subprocess.Popen[bytes]]:
     command, environment = command_of(workload, log)
+    if gpu:
+        environment = injecting(environment)
     with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
         try:
             yield process
@@ -150,6 +155,7 @@ def _start_host(
         "endpoint": endpoint,
         "block_ns": round(options.block * 1e6),
         "direct_on_s": options.direct_on,
+        "gpu": options.gpu,
         **seconds,
     }
     command = [sys.executable, "-m", "tests.benchmarks.overhead_host", json.dumps(host_options)]
@@ -198,6 +204,11 @@ def _options() -> argparse.Namespace:
         parser.add_argument(f"--{part}", type=float, help="seconds of this part alone; 0: none")
     parser.add_argument("--direct-on", type=float, default=25.0, help="seconds on in its cycles")
     parser.add_argument("--block", type=float, default=40.0, help="ms of the blocks at both ends")
+    parser.add_argument(
+        "--gpu",
+        action="store_true",
+        help="with the injected library in the program: windows record executions, too",
+    )
     parser.add_argument("--warmup", type=float, default=5.0, help="seconds before it begins")
     parser.add_argument("--json", type=Path, help="where to write the report")
     parser.add_argument("--raw", type=Path, help="where to write edges and steps (npz)")

@@ -36,6 +36,8 @@ class HostOptions:
     rare_s: float
     window_s: float
     record_s: float
+    gpu: bool = False
+    """Windows record executions, too."""
 
 
 def tell(kind: str, **facts: Any) -> None:

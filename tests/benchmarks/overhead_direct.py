@@ -25,6 +25,7 @@ class Direct:
         self._agent = Agent(
             AgentOptions(
                 destination=destination({}, options.endpoint, None),
+                gpu=options.gpu,
                 self_telemetry=SelfTelemetryOptions(
                     destination=metrics_destination({}, options.endpoint, None),
                     interval_s=metric_interval_s({}),

@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from functools import partial
 from typing import Final
 
 from otel_gpuflame.capture.live import LiveOptions
@@ -17,6 +16,7 @@ from otel_gpuflame.capture.windows import BudgetOptions
 from otel_gpuflame.correlate.spans import SpanLink
 from otel_gpuflame.events.capture_writer import CaptureWriter
 from otel_gpuflame.events.records import Event, SamplingWindow
+from otel_gpuflame.pipeline.correlating import CorrelatingAggregator
 from otel_gpuflame.profile.aggregate import AggregateOptions, Aggregator
 from tests.benchmarks.overhead_blocks import NS, Blocks, HostOptions, Sending, tell
 from tests.benchmarks.overhead_direct import Direct
@@ -33,9 +33,14 @@ RECORD_STEP_NS: Final = 50_000_000
 def agent_parts(options: HostOptions) -> None:
     """Always-on probes beside nothing, then windows beside always-on probes."""
     live = LiveOptions(
-        host_wide=True, budget=BudgetOptions(), cpu=True, driver=True, poll_ns=AGENT_POLL_NS
+        host_wide=True,
+        budget=BudgetOptions(),
+        cpu=True,
+        driver=True,
+        gpu=options.gpu,
+        poll_ns=AGENT_POLL_NS,
     )
-    aggregator = Aggregator(
+    aggregator = CorrelatingAggregator(
         AggregateOptions(window_ns=10 * NS, span_link=SpanLink.LOCAL_ROOT, sampled=True)
     )
     sending = Sending(options.endpoint)
@@ -76,7 +81,7 @@ def agent_parts(options: HostOptions) -> None:
         Blocks("window", capture, take, step_ns=AGENT_STEP_NS, off_captures=True).run(
             options.window_s,
             options.block_ns,
-            (partial(capture.open_window, None), capture.close_window),
+            (capture.open, capture.close_window),
             begin=begin_window,
             is_done=sending.is_idle,
         )
@@ -101,7 +106,7 @@ def tell_load(capture: SwitchedCapture) -> None:
 
 def _warm_up(capture: SwitchedCapture, take: Callable[[Iterable[Event]], None]) -> None:
     """See all stacks once: whoever starts is not in steady state. Windows are open."""
-    capture.open_window(None)
+    capture.open()
     take([_stratum(2 * NS)])
     _capture(capture, take, 2 * NS)
     capture.close_window()

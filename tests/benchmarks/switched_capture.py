@@ -57,6 +57,10 @@ class SwitchedCapture(LiveCapture):
             ]
             self.kernel.uprobes.attach(attached.library.key, attached.path, points)
 
+    def open(self) -> None:
+        """Open a window that lasts until it is closed."""
+        self.open_window(None)
+
     def detach(self) -> None:
         """Detach what `attach` attaches."""
         links = [link for link in self.kernel.object._links if link not in self._lasting]

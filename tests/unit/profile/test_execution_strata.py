@@ -7,12 +7,19 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from otel_gpuflame.events.attributions import ATTRIBUTION, AttributionArray, Leaf, Measure, NoLaunch
 from otel_gpuflame.events.executions import ExecutionsBegin, ExecutionsEnd
 from otel_gpuflame.events.frames import ProcessKey
 from otel_gpuflame.events.records import SamplingWindow
-from otel_gpuflame.profile.execution_strata import ExecutionStrata, Interval, covered_share
+from otel_gpuflame.profile.execution_strata import (
+    ExecutionStrata,
+    ExecutionStratum,
+    Interval,
+    covered_share,
+)
 
 MS: Final = 1_000_000
 S: Final = 1_000 * MS
@@ -217,3 +224,67 @@ def test_a_capture_that_ends_in_a_window_covers_what_there_was() -> None:
     some = [interval(12 * S + 10 * MS, 12 * S + 500 * MS)]
     assert covered_share(WINDOW, some, 12 * S + 500 * MS) == pytest.approx(0.98)
     assert covered_share(WINDOW, some, 12 * S) == 0
+
+
+EVENTS: Final = st.lists(
+    st.one_of(
+        st.tuples(st.just("window"), st.integers(0, 30), st.sampled_from([1, 1_000_000_000])),
+        st.tuples(st.just("begin"), st.sampled_from([FIRST, OTHER]), st.integers(0, 40)),
+        st.tuples(
+            st.just("end"), st.sampled_from([FIRST, OTHER]), st.sampled_from(["", "ring_full"])
+        ),
+        st.tuples(st.just("rows"), st.integers(0, 2**32 - 1), st.integers(1, 20)),
+        st.tuples(st.just("tell"), st.integers(0, 80), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+@given(EVENTS)
+def test_every_execution_is_somewhere_once(events: list[tuple[str, Any, Any]]) -> None:
+    """Whatever comes in whatever order: as it is, in one interval, or left out; and what is held is let go of."""
+    strata, seen, exact, scaled, now_ns = ExecutionStrata(), 0, 0, 0, 0
+    for kind, first, second in events:
+        now_ns += S
+        if kind == "window":
+            bounds = (now_ns, now_ns + 10 * S, now_ns + first * S // 10, now_ns + 4 * S)
+            strata.open(SamplingWindow(*bounds, second))
+        elif kind == "begin":
+            strata.begin(ExecutionsBegin(first, max(now_ns - second * S // 10, 0)))
+        elif kind == "end":
+            strata.end(ExecutionsEnd(first, now_ns, second))
+        elif kind == "tell":
+            scaled += executed(strata.tell_until(now_ns - 40 * S + first * S))
+        else:
+            rows = made_up(np.random.default_rng(first), second, now_ns)
+            found = strata.assign(rows)
+            parts = [found.exact, *(some for _, some in [*found.inside, *found.nobodys])]
+            values = np.concatenate([part["value_ns"] for part in parts]).tolist()
+            assert len(values) == len(set(values))
+            seen += count(rows)
+            exact += count(found.exact)
+    scaled += executed(strata.tell_until(1 << 62))
+    assert strata.held == 0
+    assert exact + scaled + strata.left_out.total() == seen
+
+
+def made_up(random: np.random.Generator, size: int, now_ns: int) -> AttributionArray:
+    """Rows of all sorts, each of another value."""
+    rows = np.zeros(size, ATTRIBUTION)
+    rows["value_ns"] = np.arange(size)
+    rows["measure"] = random.choice([Measure.GPU_TIME, Measure.GPU_IDLE, Measure.GPU_WAIT], size)
+    rows["no_launch"] = random.choice([NoLaunch.NONE, NoLaunch.NO_PROBE], size)
+    rows["sampled_ns"] = random.integers(0, now_ns + S, size)
+    pids = random.choice([0, FIRST.tgid, OTHER.tgid, 77], size)
+    rows["tgid"], rows["process_start_ns"] = pids, np.where(pids == 0, 0, pids + 4)
+    return rows
+
+
+def count(rows: AttributionArray) -> int:
+    """Executions."""
+    return int(np.count_nonzero(rows["measure"] == Measure.GPU_TIME))
+
+
+def executed(told: list[ExecutionStratum]) -> int:
+    """Executions of intervals that are scaled."""
+    return sum(i.executions for each in told for i in each.intervals if i.is_complete)
