@@ -146,8 +146,8 @@ class GpuSource:
 
     def forget(self, process: ProcessKey) -> None:
         """The process has ended, and its pid may mean another one soon."""
-        if self._keys.get(process.tgid) == process:
-            del self._keys[process.tgid]
+        if self._keys.get(process.tgid, process) == process:
+            self._keys.pop(process.tgid, None)
             self._clients.pop(process.tgid, None)
 
     def observe(self, rows: CallArray) -> None:
