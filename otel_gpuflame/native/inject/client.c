@@ -7,7 +7,10 @@
 #include "cupti.h"
 #include "inject.h"
 
-/* Since we registered, CUPTI has asked us for the time: from then on, that it does not tells of another client. */
+/*
+ * CUPTI has asked us for the time since we registered, or since kinds were switched off, which may change whether it
+ * asks at all: from then on, that it does not tells of another client.
+ */
 static bool was_our_clock;
 /* That others have ended counts once: what was said before we registered, or lost CUPTI, is of earlier ones. */
 static uint32_t known_ended;
@@ -41,6 +44,11 @@ uint32_t ogf_client_register(void)
 	known_ended = ended();
 	was_our_clock = false;
 	return ogf_buffers_register();
+}
+
+void ogf_client_rests(void)
+{
+	was_our_clock = is_our_clock();
 }
 
 void ogf_client_lost(void)

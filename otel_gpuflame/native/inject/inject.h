@@ -92,6 +92,13 @@ void ogf_launches_init(void);
 void ogf_launches_open(void);
 void ogf_launches_close(void);
 
+/* kinds.c */
+/* CUPTI's result for the kind that matters most. */
+uint32_t ogf_kinds_enable(void);
+void ogf_kinds_disable(void);
+/* Leaves them as they are, for a client that has taken CUPTI over, which gets back what it cannot use. */
+void ogf_kinds_leave_on(void);
+
 /* buffers.c: memory that CUPTI fills. */
 struct ogf_filled {
 	uint8_t *bytes;
@@ -129,6 +136,8 @@ enum ogf_client {
 /* Makes us CUPTI's client, whoever was it before; CUPTI's result. */
 uint32_t ogf_client_register(void);
 enum ogf_client ogf_client_look(void);
+/* After we have switched off what we recorded: whether the clock tells of other clients is found out anew. */
+void ogf_client_rests(void);
 /* Whether a window may take CUPTI, by what the exporter says, else by what is seen here. */
 bool ogf_client_may_open(void);
 /* Whether another client is at work, as far as is known; an open window of ours has lost CUPTI then. */

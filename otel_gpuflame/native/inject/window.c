@@ -6,19 +6,9 @@
 enum {
 	LAST_FLUSH_STEP_MS = 5,
 	LAST_FLUSH_MS = 1000,
-	GIVE_BACK_STEP_MS = 2,
-	GIVE_BACK_STEPS = 25,
 	/* A context that is there later has been begun in the window. Making one takes 0.1 to 0.5 s on one device. */
 	CONTEXT_MS = 5000,
 };
-
-/* Without the first, there is nothing to see. */
-static const uint32_t kinds[] = {
-	CUPTI_KIND_CONCURRENT_KERNEL, CUPTI_KIND_MEMCPY,          CUPTI_KIND_MEMCPY2, CUPTI_KIND_MEMSET,
-	CUPTI_KIND_OVERHEAD,          CUPTI_KIND_SYNCHRONIZATION,
-};
-
-#define KIND_COUNT (sizeof(kinds) / sizeof(kinds[0]))
 
 static struct {
 	bool is_open;
@@ -27,7 +17,6 @@ static struct {
 	uint32_t contexts;                            /* known by device */
 	uint64_t no_buffer, ring_full, cupti_dropped; /* counters when it began */
 	bool lost_to_other;
-	bool left_on; /* what the last one had switched on, for another client has CUPTI */
 	bool has_new_context;
 	uint64_t complete_ns; /* to be said at the next flush */
 } window;
@@ -55,14 +44,6 @@ static void count_dropped(void)
 		ogf_count(OGF_GPU_COUNT_CUPTI_DROPPED, dropped);
 }
 
-/* Between windows CUPTI drops launch records, for we give it no buffers: that is no loss. */
-static void forget_dropped(void)
-{
-	size_t dropped;
-
-	ogf_cupti.cuptiActivityGetNumDroppedRecords(NULL, 0, &dropped);
-}
-
 static void write_filled(void)
 {
 	struct ogf_filled filled;
@@ -87,30 +68,6 @@ static void flush(uint32_t how)
 	ogf_set_complete_ns(window.complete_ns);
 	earliest_ns = ogf_buffers_earliest_ns();
 	window.complete_ns = earliest_ns < begin_ns ? earliest_ns : begin_ns;
-}
-
-/* Launches first: at the window's edges there are launches without executions, rather than the reverse. */
-static uint32_t enable(void)
-{
-	uint32_t result;
-
-	ogf_launches_open();
-	result = ogf_cupti.cuptiActivityEnable(kinds[0]);
-	if (result != CUPTI_SUCCESS) {
-		ogf_launches_close();
-		return result;
-	}
-	for (size_t index = 1; index < KIND_COUNT; index++)
-		ogf_cupti.cuptiActivityEnable(kinds[index]);
-	forget_dropped();
-	return CUPTI_SUCCESS;
-}
-
-static void disable(void)
-{
-	for (size_t index = 0; index < KIND_COUNT; index++)
-		ogf_cupti.cuptiActivityDisable(kinds[index]);
-	ogf_launches_close();
 }
 
 static void discard_filled(void)
@@ -156,7 +113,7 @@ static bool open_window(uint32_t generation, uint64_t begin_ns, uint32_t result)
 	if (result == CUPTI_SUCCESS)
 		result = prepare();
 	if (result == CUPTI_SUCCESS)
-		result = enable();
+		result = ogf_kinds_enable();
 	write_mark(OGF_GPU_WINDOW_OPEN, begin_ns, ogf_now_ns(), OGF_GPU_COMPLETE);
 	window.is_open = result == CUPTI_SUCCESS;
 	if (window.is_open) {
@@ -298,27 +255,31 @@ static enum ogf_gpu_incomplete why_incomplete(uint64_t end_ns, bool forced)
 	return forced ? OGF_GPU_NOT_FLUSHED : OGF_GPU_COMPLETE;
 }
 
-/*
- * CUPTI goes on to fill the buffers that it had from us, and gives them to the other client, which can only throw them
- * away: so it gets them now. Not by force, which would cut what is running in buffers of the other one's.
- */
-static void give_back_buffers(void)
+/* Whether work was still running, and is cut. */
+static bool switch_off(uint64_t end_ns, bool at_exit)
 {
-	for (int step = 0; step < GIVE_BACK_STEPS; step++) {
-		ogf_cupti.cuptiActivityFlushAll(CUPTI_FLUSH_COMPLETED);
-		if (ogf_worker_is_ending())
-			return;
-		ogf_sleep_until(ogf_now_ns() + GIVE_BACK_STEP_MS * OGF_NS_PER_MS);
-	}
+	const bool is_told = ogf_client_look() == OGF_CLIENT_US;
+	bool is_cut;
+
+	ogf_kinds_disable();
+	ogf_client_rests();
+	is_cut = !flush_to_the_end(end_ns, at_exit ? 0 : LAST_FLUSH_MS);
+	/*
+	 * By force also when all of ours is back: a buffer that another client had left behind shows now. But not the
+	 * buffers of one that has begun meanwhile.
+	 */
+	if ((is_cut || is_told) && !ogf_client_is_lost())
+		flush(CUPTI_FLUSH_FORCED);
+	count_dropped();
+	return is_cut;
 }
 
 /* What another client may have asked for is left to it: it could not know that we switched it off. */
 static void leave_on(void)
 {
 	window.lost_to_other = true;
-	window.left_on = true;
 	ogf_client_lost();
-	give_back_buffers();
+	ogf_kinds_leave_on();
 	ogf_count(OGF_GPU_COUNT_STOOD_DOWN, 1);
 }
 
@@ -330,28 +291,13 @@ void ogf_window_close(bool at_exit)
 	if (!window.is_open)
 		return;
 	window.is_open = false;
-	if (ogf_client_is_lost()) {
+	if (ogf_client_is_lost())
 		leave_on();
-	} else {
-		disable();
-		window.left_on = false;
-		forced = !flush_to_the_end(end_ns, at_exit ? 0 : LAST_FLUSH_MS);
-		/* By force also when all of ours is back: a buffer that another client had left behind shows now. */
-		if (forced || ogf_client_look() == OGF_CLIENT_US)
-			flush(CUPTI_FLUSH_FORCED);
-		count_dropped();
-	}
+	else
+		forced = switch_off(end_ns, at_exit);
 	write_filled();
 	ogf_set_complete_ns(window.complete_ns);
 	write_mark(OGF_GPU_WINDOW_CLOSE, end_ns, ogf_now_ns(), why_incomplete(end_ns, forced));
 	ogf_buffers_close();
 	ogf_set_state(window.lost_to_other ? OGF_GPU_STANDING_DOWN : OGF_GPU_DORMANT);
-}
-
-void ogf_window_clean(void)
-{
-	if (!window.left_on || !ogf_client_others_ended())
-		return;
-	disable();
-	window.left_on = false;
 }

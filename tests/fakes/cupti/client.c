@@ -94,11 +94,19 @@ OGF_EXPORT CUptiResult cuptiGetVersion(uint32_t *version)
 	return CUPTI_SUCCESS;
 }
 
+static bool is_any_enabled(void)
+{
+	for (uint32_t kind = 0; kind < CUPTI_KIND_COUNT; kind++)
+		if (cupti_is_enabled(kind))
+			return true;
+	return false;
+}
+
 OGF_EXPORT CUptiResult cuptiGetTimestamp(uint64_t *timestamp)
 {
 	if (!timestamp)
 		return CUPTI_ERROR_INVALID_PARAMETER;
-	*timestamp = cupti_now();
+	*timestamp = cupti_faults.idle_clock && !is_any_enabled() ? clock_ns(CLOCK_REALTIME) : cupti_now();
 	return CUPTI_SUCCESS;
 }
 

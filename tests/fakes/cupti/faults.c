@@ -40,6 +40,7 @@ static void set_fault(const char *name, const char *value)
 		{"late_api", &cupti_faults.late_api},
 		{"hang", &cupti_faults.hang},
 		{"context_race", &cupti_faults.context_race},
+		{"idle_clock", &cupti_faults.idle_clock},
 	};
 
 	for (size_t index = 0; value && index < sizeof(numbers) / sizeof(numbers[0]); index++)

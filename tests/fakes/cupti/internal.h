@@ -56,7 +56,7 @@ void cupti_attach(void);
 struct cupti_faults {
 	unsigned long late, duplicate, drop, dropped, zero, invert, unknown, steal;
 	unsigned long refuse; /* the activity kind that cannot be enabled */
-	bool wrap, starve, late_api, hang, context_race;
+	bool wrap, starve, late_api, hang, context_race, idle_clock;
 };
 
 extern struct cupti_faults cupti_faults;

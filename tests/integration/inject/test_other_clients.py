@@ -189,3 +189,16 @@ def test_a_fork_under_a_profiler_changes_nothing(library: Path) -> None:
         assert end_of(target) == without_us()
         region.others_have_ended()
         assert_whole_window(target, region, 2)
+
+
+def test_a_clock_that_rests_with_us_is_no_other_client(library: Path) -> None:
+    """Whether CUPTI asks us for the time while nothing is recorded is not known: if not, nothing follows from that."""
+    with session(library, FAKE_CUPTI_FAULTS="idle_clock") as target:
+        region = settled(target)
+        for generation in (1, 2, 3):
+            assert_whole_window(target, region, generation)
+        region.open_window(4)
+        target.do("profile_begin")
+        wait_until_it_stands_down(region, 4)
+        work(target)
+        assert end_of(target) == without_us()
