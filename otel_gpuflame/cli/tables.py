@@ -14,7 +14,7 @@ from rich.text import Text
 
 from otel_gpuflame.events.frames import FrameKind
 from otel_gpuflame.profile import sample_types
-from otel_gpuflame.profile.ledger import CALL_KINDS, Ledger
+from otel_gpuflame.profile.ledger import CALL_KINDS, CAPTURED, Ledger
 from otel_gpuflame.profile.model import Bundle, ValueType
 from otel_gpuflame.profile.top import TopRow, top_leaves, top_python_lines, total
 from otel_gpuflame.profile.view import has_device_times
@@ -79,12 +79,15 @@ def print_ledger(console: Console, ledger: Ledger) -> None:
     nested = sum(
         account.seen - account.profiled - account.lost - account.pending for account in accounts
     )
+    captured = sum(n for a in accounts for reason, n in a.dropped if reason == CAPTURED)
+    nested -= captured
     parts = [
         f"{seen:,} calls seen",
         f"{sum(a.profiled for a in accounts):,} profiled",
         f"{lost:,} lost",
     ]
     parts += [f"{nested:,} inside another call"] if nested else []
+    parts += [f"{captured:,} captured into graphs"] if captured else []
     parts += [f"{pending:,} still in the driver"] if pending else []
     say(console, ", ".join(parts))
     others = [f"{a.seen:,} {_THREAD_EVENTS[a.kind]}" for a in everything if a not in accounts]

@@ -113,6 +113,10 @@ ALL: Final[tuple[Api, ...]] = (
     _cuda(70, "cuEventRecord", Kind.EVENT_RECORD, _NEVER),
     _cuda(71, "cuEventRecordWithFlags", Kind.EVENT_RECORD, _NEVER),
     _cuda(72, "cuStreamWaitEvent", Kind.STREAM_WAIT, _NEVER),
+    # Not work, and no event: what is given to the stream in between becomes a graph.
+    _cuda(73, "cuStreamBeginCapture", Kind.EVENT_RECORD, _NEVER),
+    _cuda(74, "cuStreamBeginCaptureToGraph", Kind.EVENT_RECORD, _NEVER),
+    _cuda(75, "cuStreamEndCapture", Kind.EVENT_RECORD, _NEVER),
     _cuda(80, "cuMemFree", Kind.FREE, _ALWAYS),
     _cuda(81, "cuMemFreeHost", Kind.FREE, _ALWAYS),
     _opencl(200, "clEnqueueNDRangeKernel", Kind.LAUNCH, _NEVER),
@@ -150,11 +154,15 @@ CUPTI_CALLS: Final = (
     _cupti(406, "cuptiFinalize"),
 )
 """Calls that tell who profiles a process: they never leave the capture stage."""
+_CAPTURES: Final = frozenset(
+    {"cuStreamBeginCapture", "cuStreamBeginCaptureToGraph", "cuStreamEndCapture"}
+)
 
 
 def is_windowed(api: Api) -> bool:
     """Whether the agent probes this call only in windows: it returns at once, and is not as rare as graph launches."""
-    return api.blocking is Blocking.NEVER and api.kind not in (Kind.GRAPH_LAUNCH, Kind.CUPTI)
+    is_rare = api.kind in (Kind.GRAPH_LAUNCH, Kind.CUPTI) or api.name in _CAPTURES
+    return api.blocking is Blocking.NEVER and not is_rare
 
 
 BY_ID: Final[dict[int, Api]] = {api.id: api for api in ALL + SYSTEM_CALLS}

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_gpuflame.events import wire
+from otel_gpuflame.events.frames import ProcessKey, StackKey
 
 AttributionArray: TypeAlias = NDArray[np.void]
 """Structured array of `ATTRIBUTION`."""
@@ -110,3 +111,21 @@ class Attributions:
     """Not stored in captures: replay makes them again."""
 
     rows: AttributionArray
+
+
+@dataclass(frozen=True, slots=True)
+class StackPair:
+    """`key` stands for the frames of `outer`, the call `api`, and the frames of `inner`, an estimate."""
+
+    key: StackKey
+    process: ProcessKey
+    outer: StackKey
+    api: int
+    inner: StackKey
+
+
+@dataclass(frozen=True, slots=True)
+class StackPairs:
+    """Delivered before the first attribution that carries one of these keys."""
+
+    pairs: tuple[StackPair, ...]

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_gpuflame.events.attributions import Attributions
+from otel_gpuflame.events.attributions import Attributions, StackPairs
 from otel_gpuflame.events.device_errors import DeviceErrors
 from otel_gpuflame.events.device_metrics import DeviceMetrics
 from otel_gpuflame.events.executions import (
@@ -156,4 +156,5 @@ Event: TypeAlias = (
     | DeviceMetrics
     | DeviceErrors
     | Attributions
+    | StackPairs
 )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from otel_gpuflame.correlate.gpu.captured import CapturedLaunches
 from otel_gpuflame.correlate.gpu.correlator import GpuCorrelator
 from otel_gpuflame.correlate.gpu.counts import JoinCounts
+from otel_gpuflame.correlate.gpu.graph_nodes import GraphNodes
 from otel_gpuflame.correlate.gpu.inferred import InferredLaunches
 from otel_gpuflame.events.records import Event
 from otel_gpuflame.profile.aggregate import AggregateOptions, Aggregator
 from otel_gpuflame.profile.device_faults import DeviceFault, DeviceFaults
 from otel_gpuflame.profile.device_use import DeviceUse, DeviceUses
 from otel_gpuflame.profile.execution_strata import LEFT_OUT
-from otel_gpuflame.profile.ledger import EXECUTION_KIND, Ledger
+from otel_gpuflame.profile.ledger import CAPTURED, EXECUTION_KIND, Ledger
 from otel_gpuflame.profile.model import Bundle
 
 
@@ -20,8 +22,10 @@ class CorrelatingAggregator:
     """An `Aggregator` that gets what executions say besides."""
 
     def __init__(self, options: AggregateOptions | None = None) -> None:
+        self._nodes = GraphNodes()
+        self._captured = CapturedLaunches(self._nodes)
         self._inferred = InferredLaunches()
-        self._correlator = GpuCorrelator()
+        self._correlator = GpuCorrelator(nodes=self._nodes)
         self._aggregator = Aggregator(options)
         self._device_uses = DeviceUses()
         self._device_faults = DeviceFaults()
@@ -37,6 +41,7 @@ class CorrelatingAggregator:
         held = self._aggregator.executions_held
         note_executions(self._aggregator.ledger, self._correlator.counts, held)
         note_inferred(self._aggregator.ledger, self._inferred.counts)
+        note_captured(self._aggregator.ledger, self._captured, self._nodes.estimated)
 
     @property
     def devices(self) -> tuple[DeviceUse, ...]:
@@ -52,10 +57,14 @@ class CorrelatingAggregator:
         """Take in one event; bundles of windows that it closed, oldest first."""
         self._device_uses.feed(event)
         self._device_faults.feed(event)
-        return self._aggregated(self._correlated(self._inferred.feed(event)))
+        events = [
+            each for given in self._captured.feed(event) for each in self._inferred.feed(given)
+        ]
+        return self._aggregated(self._correlated(events))
 
     def finish(self) -> list[Bundle]:
         """Close every window."""
+        self._captured.finish()
         events = self._correlated(self._inferred.finish()) + self._correlator.finish()
         return self._aggregated(events) + self._aggregator.finish()
 
@@ -77,6 +86,24 @@ def note_inferred(ledger: Ledger, counts: Mapping[str, int]) -> None:
     for name, text in texts.items():
         if counts.get(name):
             ledger.remarks[text] = counts[name]
+
+
+def note_captured(ledger: Ledger, captured: CapturedLaunches, estimated: int) -> None:
+    """What was captured into graphs is no work; what became of it."""
+    for kind, count in captured.captured.items():
+        ledger.dropped[kind, CAPTURED] = count
+    texts = {
+        "unmatched": "graphs that run other kernels than any capture that was seen",
+        "ambiguous": "graphs that run the kernels of several captures",
+        "evicted": "captured launches forgotten, since there were too many",
+    }
+    remarks = {text: captured.counts[name] for name, text in texts.items()}
+    remarks["executions shown under a captured launch, by the order of kernels (estimated)"] = (
+        estimated
+    )
+    for text, count in remarks.items():
+        if count:
+            ledger.remarks[text] = count
 
 
 def note_executions(ledger: Ledger, counts: JoinCounts, held: int = 0) -> None:

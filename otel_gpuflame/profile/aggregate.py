@@ -12,7 +12,7 @@ import numpy as np
 from otel_gpuflame.correlate.groups import Groups, concatenate, group
 from otel_gpuflame.correlate.repeats import fold_repeats
 from otel_gpuflame.correlate.spans import SpanLink
-from otel_gpuflame.events.attributions import AttributionArray, Attributions
+from otel_gpuflame.events.attributions import AttributionArray, Attributions, StackPairs
 from otel_gpuflame.events.device_errors import DeviceErrors
 from otel_gpuflame.events.device_metrics import DeviceMetrics
 from otel_gpuflame.events.executions import (
@@ -109,6 +109,10 @@ class Aggregator:
     @_take.register
     def _(self, event: Stacks) -> None:
         self._known.add_stacks(event.stacks)
+
+    @_take.register
+    def _(self, event: StackPairs) -> None:
+        self._known.add_pairs(event.pairs)
 
     @_take.register
     def _(self, event: Names) -> None:

@@ -8,10 +8,12 @@ from typing import Final
 import numpy as np
 
 from otel_gpuflame.correlate.groups import Groups, runs
+from otel_gpuflame.events.attributions import StackPair
 from otel_gpuflame.events.executions import DeviceInfo
-from otel_gpuflame.events.frames import ProcessKey, Stack, StackKey
+from otel_gpuflame.events.frames import Frame, ProcessKey, Stack, StackKey
 from otel_gpuflame.events.records import HandleName, TargetInfo
 from otel_gpuflame.events.wire import Kind
+from otel_gpuflame.profile import labels
 from otel_gpuflame.profile.model import AttributeSet
 from otel_gpuflame.profile.retention import Retention
 
@@ -49,6 +51,20 @@ class Known:
             self._stacks[stack.key] = stack
             if stack.key in self._stack_retention:
                 self._stack_retention.lives(stack.key)
+
+    def add_pairs(self, pairs: Iterable[StackPair]) -> None:
+        """Stacks put together of two: what becomes of these no longer matters."""
+        for pair in pairs:
+            outer, inner = (self._frames(key) for key in (pair.outer, pair.inner))
+            between = (labels.call_frame(pair.api), labels.CAPTURED_AT)
+            self._stacks[pair.key] = Stack(pair.key, pair.process, (*outer, *between, *inner))
+            self._stack_keys.setdefault(pair.process, set()).add(pair.key)
+
+    def _frames(self, key: StackKey) -> tuple[Frame, ...]:
+        stack = self._stacks.get(key)
+        if stack is not None:
+            return stack.frames
+        return (labels.NO_STACK if any(key) else labels.NO_STACK_TAKEN,)
 
     def add_names(self, names: Iterable[HandleName]) -> None:
         """From now on handles mean these."""

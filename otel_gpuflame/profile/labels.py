@@ -19,6 +19,7 @@ NO_STACK = mark("no stack: lost on the way")
 NO_STACK_OFF_CPU = mark("no stack: the thread is switched too often")
 NO_FRAMES = mark("no frames: the thread was in code that could not be resolved")
 NO_STACK_TAKEN = mark("no stack: no room to take one")
+CAPTURED_AT = mark("captured at, estimated")
 UNNAMED_KERNEL = mark("kernel of unknown name")
 
 _REASONS: dict[int, str] = {

@@ -20,6 +20,9 @@ LOSSES = (
 )
 """Reasons for which a call is missing; a nested one is covered by the call around it."""
 
+CAPTURED = "captured"
+"""Left out, since it was captured into a graph: the device was given nothing to do."""
+
 CALL_KINDS = tuple(kind.name.lower() for kind in Kind if Kind.LAUNCH <= kind <= Kind.FREE)
 """Calls of the driver library."""
 THREAD_KINDS = tuple(kind.name.lower() for kind in (Kind.CPU_SAMPLE, Kind.OFF_CPU, Kind.DRIVER))

@@ -51,7 +51,8 @@ IDS = """
 40 cuMemsetD8 41 cuMemsetD16 42 cuMemsetD32 43 cuMemsetD2D8 44 cuMemsetD2D16 45 cuMemsetD2D32 46 cuMemsetD8Async
 47 cuMemsetD16Async 48 cuMemsetD32Async 49 cuMemsetD2D8Async 50 cuMemsetD2D16Async 51 cuMemsetD2D32Async
 60 cuCtxSynchronize 61 cuStreamSynchronize 62 cuEventSynchronize
-70 cuEventRecord 71 cuEventRecordWithFlags 72 cuStreamWaitEvent 80 cuMemFree 81 cuMemFreeHost
+70 cuEventRecord 71 cuEventRecordWithFlags 72 cuStreamWaitEvent 73 cuStreamBeginCapture
+74 cuStreamBeginCaptureToGraph 75 cuStreamEndCapture 80 cuMemFree 81 cuMemFreeHost
 200 clEnqueueNDRangeKernel 202 clEnqueueReadBuffer 203 clEnqueueWriteBuffer 204 clEnqueueCopyBuffer
 205 clEnqueueFillBuffer 206 clEnqueueMapBuffer 207 clEnqueueMapImage 208 clEnqueueReadBufferRect
 209 clEnqueueWriteBufferRect 210 clFinish 211 clWaitForEvents 212 clEnqueueCopyBufferRect
@@ -332,3 +333,16 @@ def test_the_list_of_exports_is_whole() -> None:
         "cuCtxSynchronize_v2",
         "clEnqueueSVMMemcpy",
     } <= set(EXPORTED)
+
+
+def test_captures_are_seen_outside_of_windows_too() -> None:
+    """A graph is captured once, and launched for hours: the agent must not miss its begin and end."""
+    for symbol in (
+        "cuStreamBeginCapture_v2_ptsz",
+        "cuStreamBeginCaptureToGraph",
+        "cuStreamEndCapture",
+    ):
+        spec = probes.spec_for_symbol(symbol)
+        assert spec is not None
+        assert (spec.windowed, spec.programs) == (False, (Program.CALL,))
+        assert fields(spec.cookie)[CookieShift.STREAM] == 1

@@ -22,6 +22,7 @@ from otel_gpuflame.events.frames import FrameKind
 from otel_gpuflame.events.records import Calls, Event, Names
 from otel_gpuflame.events.wire_gpu import GpuKind
 from otel_gpuflame.pipeline import ReplayResult, replay
+from otel_gpuflame.pipeline.correlating import CorrelatingAggregator
 from otel_gpuflame.profile.aggregate import AggregateOptions
 from otel_gpuflame.profile.sample_types import GPU_TIME, GPU_WAIT
 
@@ -30,6 +31,8 @@ NAMES: Final = ("train", "graph", "inference")
 PROFILED: Final[dict[str, Any]] = json.loads((CAPTURES / "torch_profiler.json").read_text())
 SPIN: Final = "spin_kernel"
 """Launched by the programs before the case begins, to measure the device's clock: not in torch.profiler's counts."""
+NODES: Final = 192
+"""Of the graph in the recording of one; its capture is what launches kernels last."""
 LOW_HALF: Final = 0xFFFFFFFF
 
 
@@ -165,6 +168,60 @@ def test_order_says_what_cupti_recorded() -> None:
         truth = (int(row["thread_pointer"]), int(mine["start_ns"].max()))
         assert found[int(row["correlation_id"])] == truth
     assert len(found) == len(launches)
+
+
+def with_capture(events: list[Event]) -> list[Event]:
+    """The recording of a graph as it would be with probes on begin and end of its capture, which came later."""
+    calls = np.concatenate([event.rows for event in events if isinstance(event, Calls)])
+    launches = np.sort(calls[calls["kind"] == wire.Kind.LAUNCH], order="start_ns")
+    captured = launches[-NODES:]
+    first_ns, last_ns = (int(captured["start_ns"][place]) for place in (0, -1))
+    turns = captured[:2].copy()
+    turns["start_ns"] = first_ns - 1, last_ns + 1
+    turns["api"] = [apis.BY_NAME[f"cuStream{which}Capture"].id for which in ("Begin", "End")]
+    turns["kind"], turns["object"] = wire.Kind.EVENT_RECORD, 0
+    result: list[Event] = []
+    for event in events:
+        if isinstance(event, Calls):
+            starts_ns = event.rows["start_ns"]
+            has = [(starts_ns == first_ns).any(), (starts_ns == last_ns).any()]
+            event = Calls(np.concatenate([event.rows, turns[has]]))  # noqa: PLW2901
+        result.append(event)
+    return result
+
+
+def test_a_graph_without_probes_on_its_capture_stands_under_its_launch() -> None:
+    """This recording is older than they are: nothing is estimated."""
+    remarks = Recording("graph").result.ledger.remarks
+    assert not [text for text in remarks if "captured launch" in text]
+
+
+def test_nodes_of_a_graph_stand_under_the_lines_that_launched_them() -> None:
+    """With begin and end of the capture put in: each of 9,600 node executions, and Σ is the same."""
+    recording = Recording("graph")
+    aggregator = CorrelatingAggregator(AggregateOptions(window_ns=None))
+    bundles = [b for event in with_capture(recording.events) for b in aggregator.feed(event)]
+    recording.result.bundles[:] = bundles + aggregator.finish()
+    remarks, dropped = aggregator.ledger.remarks, aggregator.ledger.dropped
+    (estimated,) = [n for text, n in remarks.items() if "captured launch" in text]
+    assert (estimated, dropped["launch", "captured"]) == (50 * NODES, NODES)
+    samples = recording.samples(GPU_TIME)
+    durations = recording.executions["end_ns"] - recording.executions["start_ns"]
+    assert sum(value for _, value in samples) == int(durations.sum())
+    functions: Counter[str] = Counter()
+    for frames, value in samples:
+        texts = [frame.name for frame in frames]
+        if "cuGraphLaunch" in texts:
+            place = texts.index("cuGraphLaunch")
+            assert texts[place + 1] == "[captured at, estimated]"
+            assert texts[-2] in {"cuLaunchKernel", "cuLaunchKernelEx"}
+            assert "CUDAGraph.replay" in texts[:place]
+            functions[_innermost_python(frames[place + 2 :])] += value
+    assert set(functions) == {"make_token.<locals>.token", "rms_norm", "silu"}
+
+
+def _innermost_python(frames: list[Any]) -> str:
+    return str([frame.name for frame in frames if frame.kind is FrameKind.PYTHON][-1])
 
 
 def _of_kind(rows: ExecutionArray, kind: GpuKind) -> ExecutionArray:

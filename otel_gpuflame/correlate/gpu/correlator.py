@@ -14,6 +14,7 @@ from otel_gpuflame.correlate.gpu.backlog import Backlog, Numbers
 from otel_gpuflame.correlate.gpu.counts import JoinCounts
 from otel_gpuflame.correlate.gpu.explain import Begins, Explainer
 from otel_gpuflame.correlate.gpu.first_waits import FirstWaits, waits_inside
+from otel_gpuflame.correlate.gpu.graph_nodes import GraphNodes
 from otel_gpuflame.correlate.gpu.join import Join, Limits
 from otel_gpuflame.correlate.gpu.match import Mask
 from otel_gpuflame.correlate.gpu.processes import FOREVER, Processes, Tracked
@@ -21,7 +22,7 @@ from otel_gpuflame.correlate.gpu.recent import RecentCalls
 from otel_gpuflame.correlate.gpu.seen import Seen
 from otel_gpuflame.correlate.gpu.unknown import add_submissions
 from otel_gpuflame.events import wire
-from otel_gpuflame.events.attributions import AttributionArray, Attributions
+from otel_gpuflame.events.attributions import AttributionArray, Attributions, StackPairs
 from otel_gpuflame.events.device_metrics import DeviceMetrics
 from otel_gpuflame.events.executions import (
     ExecutionArray,
@@ -56,12 +57,16 @@ _BUSY_STEP_NS: Final = 100_000_000
 
 
 class GpuCorrelator:
-    """Feed it every event in order; it returns what goes on to the next stage."""
+    """Feed it every event in order; it returns what goes on to the next stage.
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    `nodes`: what nodes of graphs are taken for, which another stage knows.
+    """
+
+    def __init__(self, limits: Limits | None = None, nodes: GraphNodes | None = None) -> None:
         self._limits = limits or Limits()
         self._join = Join(limits)
-        self._explainer = Explainer(self._join.history, self._join.counts.uncertain)
+        self._nodes = nodes or GraphNodes()
+        self._explainer = Explainer(self._join.history, self._join.counts.uncertain, self._nodes)
         self._processes = Processes()
         self._recent = RecentCalls()
         self._seen = Seen()
@@ -305,6 +310,9 @@ class GpuCorrelator:
         told = self._explainer.explain(settled, waits, self._begins())
         told.explained["flags"] |= np.uint8(CallFlag.ATTRIBUTED)
         events: list[Event] = [*_calls(told.explained), *_calls(told.others)]
+        pairs = self._nodes.take_pairs()
+        if pairs:
+            events.append(StackPairs(pairs))
         events += _attributions(told.rows)
         return events + self._watermark(min(until_ns, self._calls_ns or 0))
 

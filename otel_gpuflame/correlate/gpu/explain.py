@@ -12,6 +12,7 @@ import numpy as np
 from otel_gpuflame.correlate.gpu import streams
 from otel_gpuflame.correlate.gpu.backpressure import HeldBack, explain_backpressure
 from otel_gpuflame.correlate.gpu.gpu_time import explain_time
+from otel_gpuflame.correlate.gpu.graph_nodes import GraphNodes
 from otel_gpuflame.correlate.gpu.history import History
 from otel_gpuflame.correlate.gpu.idleness import Idleness
 from otel_gpuflame.correlate.gpu.join import Settled
@@ -55,8 +56,11 @@ class Begins(NamedTuple):
 class Explainer:
     """Knows the streams of all processes, and which events stand for what."""
 
-    def __init__(self, history: History, uncertain: Counter[str]) -> None:
+    def __init__(
+        self, history: History, uncertain: Counter[str], nodes: GraphNodes | None = None
+    ) -> None:
         self._history = history
+        self._nodes = nodes or GraphNodes()
         self._uncertain = uncertain
         self.idleness = Idleness()
         self._table = streams.EMPTY
@@ -67,7 +71,8 @@ class Explainer:
     def add_calls(self, rows: CallArray) -> None:
         """What threads of captured processes did, in any order."""
         self.idleness.add_calls(rows)
-        marks = np.flatnonzero(np.isin(rows["kind"], _MARKS))
+        # Begins and ends of captures are no events.
+        marks = np.flatnonzero(np.isin(rows["kind"], _MARKS) & (rows["object"] != 0))
         if len(marks):
             self._new_marks.append(rows.take(marks))
 
@@ -76,7 +81,9 @@ class Explainer:
         executions = settled.executions
         self._table = streams.learn(self._table, executions)
         self._table = streams.learn_from_waits(self._table, settled.others, waits)
-        parts = [explain_time(executions), explain_time(settled.late)]
+        parts = [
+            self._nodes.refine(explain_time(rows), rows) for rows in (executions, settled.late)
+        ]
         idle = self.idleness.tell(executions, begins.all_ns, settled.until_ns, settled.open_ns)
         parts += [_not_before(rows, settled.since_ns) for rows in idle]
         is_known = waits["start_ns"] >= self._history.begin_ns
@@ -123,6 +130,7 @@ class Explainer:
         return [_not_before(rows, told_ns) for rows in idle]
 
     def _forget(self, process: ProcessKey) -> None:
+        self._nodes.forget(process)
         self._pressure.forget(process)
         self._table = streams.forget(self._table, process.tgid, process.start_ns)
         marks = concatenate([self._marks, *self._new_marks], wire.CALL)

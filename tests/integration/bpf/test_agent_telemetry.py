@@ -224,7 +224,7 @@ def test_totals_never_go_back(story: Story) -> None:
 def test_devices_tell_how_busy_they_are(story: Story) -> None:
     """Each device of the host by its UUID, with what the (double of the) driver's library says."""
     for index in range(2):
-        uuid = f"GPU-00000000-0000-0000-{index:04}-{0:012}"
+        uuid = f"GPU-66616b65-2d63-7564-612d-6465762d00{index:02}"
         share = story.last.total("gpu.sm.utilization", hw__id=uuid)
         assert share == pytest.approx((2 + 10 * index) / 100)
         assert story.last.total("hw.gpu.memory.usage", hw__id=uuid) == 600 + index

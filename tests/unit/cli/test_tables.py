@@ -113,6 +113,17 @@ def test_a_ledger_with_losses_says_of_what_and_why() -> None:
     ]
 
 
+def test_what_was_captured_into_graphs_is_neither_lost_nor_nested() -> None:
+    """It is no work, and the line adds up."""
+    ledger = Ledger()
+    ledger.profiled.update({"launch": 90})
+    ledger.dropped["launch", "captured"] = 8
+    ledger.take_source(counters(launch={"seen": 100, "nested": 2}))
+    assert ledger_text(ledger) == (
+        "100 calls seen, 90 profiled, 0 lost, 2 inside another call, 8 captured into graphs\n"
+    )
+
+
 def test_events_of_threads_are_no_calls() -> None:
     """They have a line of their own, and their losses are named like those of calls."""
     ledger = Ledger()

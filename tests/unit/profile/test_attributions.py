@@ -9,10 +9,18 @@ from otel_gpuflame.correlate.spans import SpanLink
 from otel_gpuflame.correlate.waits import WaitMode
 from otel_gpuflame.encode.otlp import encode_otlp
 from otel_gpuflame.encode.pprof import build_pprof
-from otel_gpuflame.events.attributions import Attributions, Leaf, Measure, NoLaunch
+from otel_gpuflame.events import apis
+from otel_gpuflame.events.attributions import (
+    Attributions,
+    Leaf,
+    Measure,
+    NoLaunch,
+    StackPair,
+    StackPairs,
+)
 from otel_gpuflame.events.executions import NO_DEVICE
 from otel_gpuflame.events.frames import FrameKind, ProcessKey, StackKey
-from otel_gpuflame.events.records import HandleName, Names, Watermark
+from otel_gpuflame.events.records import HandleName, Names, StacksForgotten, Watermark
 from otel_gpuflame.events.wire import CallFlag
 from otel_gpuflame.profile.aggregate import AggregateOptions
 from otel_gpuflame.profile.model import Bundle, Link, ValueType
@@ -323,3 +331,29 @@ def test_captures_without_executions_have_no_such_samples() -> None:
     """Types of devices stay empty."""
     bundles, _ = run([*usual(), batch(call("cuStreamSynchronize", duration_ns=5, key=KEY))])
     assert not any(leaves(bundles, sample_type) for sample_type in OF_DEVICES)
+
+
+def test_a_pair_of_stacks_has_the_call_between_them() -> None:
+    """Also when its parts are forgotten; a part that never came is said."""
+    both, half = StackKey(71, 1), StackKey(72, 1)
+    api = apis.BY_NAME["cuGraphLaunch"].id
+    pairs = StackPairs(
+        (
+            StackPair(both, PROCESS, KEY, api, KEY),
+            StackPair(half, PROCESS, KEY, api, StackKey(9, 9)),
+        )
+    )
+    rows = [
+        attribution(Measure.GPU_TIME, 5, api="cuLaunchKernel", name=1, key=key)
+        for key in (both, half)
+    ]
+    bundles, _ = run(
+        [*usual(), name_event(1, "gemm"), pairs, StacksForgotten((KEY,)), attributed(*rows)]
+    )
+    found = stacks(bundles, GPU_TIME)
+    between = ("cuGraphLaunch", "[captured at, estimated]")
+    end = ("cuLaunchKernel", "gemm")
+    assert found == {
+        (*STACK_NAMES, *between, *STACK_NAMES, *end): 5,
+        (*STACK_NAMES, *between, "[no stack: lost on the way]", *end): 5,
+    }

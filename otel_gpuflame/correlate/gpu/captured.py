@@ -1,0 +1,326 @@
+"""Launches that were captured into a graph: they give the device nothing to do until the graph is launched.
+
+A stage before all that pairs launches with executions: captured launches go no further, and are kept until a graph runs
+the same kernels in the same order. Then each of its nodes is taken for the launch in its place: an estimate, since
+nobody tells which graph a capture has become.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import singledispatchmethod
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_gpuflame.correlate.gpu.graph_nodes import GraphNodes
+from otel_gpuflame.correlate.gpu.launches import IS_SUBMISSION
+from otel_gpuflame.correlate.gpu.processes import FOREVER
+from otel_gpuflame.events import apis
+from otel_gpuflame.events.executions import (
+    ExecutionArray,
+    Executions,
+    ExecutionsBegin,
+    ExecutionsEnd,
+    ExecutionWatermark,
+)
+from otel_gpuflame.events.frames import ProcessKey
+from otel_gpuflame.events.records import CallArray, Calls, Event, Names, ProcessesEnded
+from otel_gpuflame.events.wire import Kind
+from otel_gpuflame.events.wire_gpu import GpuKind
+
+_BEGINS: Final = frozenset(
+    apis.BY_NAME[name].id for name in ("cuStreamBeginCapture", "cuStreamBeginCaptureToGraph")
+)
+_END: Final = apis.BY_NAME["cuStreamEndCapture"].id
+_CAPTURE_APIS: Final = np.array([*sorted(_BEGINS), _END], np.uint16)
+_PER_THREAD: Final = 2
+"""Handles up to this one mean another stream in each thread."""
+_MAX_KEPT: Final = 1 << 16
+"""Captured launches of a process. vLLM captures some 67 graphs of hundreds of kernels."""
+_MAX_TRIES: Final = 4
+"""Replays of a graph that are compared: the first ones may be cut off by the begin of a window."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sequence:
+    """Launches of one capture, by time, and the names of their kernels."""
+
+    names: NDArray[np.uint64]
+    launches: CallArray
+
+
+@dataclass(slots=True)
+class _Capture:
+    """A capture that goes on. Streams join it by waiting for an event of one that is in it."""
+
+    streams: set[tuple[int, int]]
+    events: set[int] = field(default_factory=set)
+    parts: list[CallArray] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Replay:
+    """One launch of a graph that is not understood yet."""
+
+    correlation_id: int
+    first_ns: int
+    parts: list[ExecutionArray] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Process:
+    open: dict[tuple[int, int], _Capture] = field(default_factory=dict)
+    """By the stream on which it began."""
+    sequences: list[_Sequence] = field(default_factory=list)
+    replays: dict[int, _Replay] = field(default_factory=dict)
+    """By graph."""
+    tries: Counter[int] = field(default_factory=Counter)
+    decided: set[int] = field(default_factory=set)
+
+
+class CapturedLaunches:
+    """Feed it every event in order; what goes on is without captured launches. Fills `nodes`."""
+
+    def __init__(self, nodes: GraphNodes) -> None:
+        self._nodes = nodes
+        self._processes: dict[ProcessKey, _Process] = {}
+        self._names: dict[tuple[ProcessKey, int], int] = {}
+        self._name_ids: dict[str, int] = {}
+        self.captured: Counter[str] = Counter()
+        """Captured calls, by the name of their kind."""
+        self.counts: Counter[str] = Counter()
+        """Graphs that were `matched`, `unmatched`, or `ambiguous`; captured launches that were `evicted`."""
+
+    def feed(self, event: Event) -> list[Event]:
+        """Take in one event; what goes on, in order."""
+        return self._take(event)
+
+    def finish(self) -> None:
+        """Decide what is left."""
+        for key, process in self._processes.items():
+            self._decide(key, process, FOREVER)
+
+    @singledispatchmethod
+    def _take(self, event: Event) -> list[Event]:
+        return [event]
+
+    @_take.register
+    def _(self, event: Names) -> list[Event]:
+        for name in event.names:
+            identity = self._name_ids.setdefault(name.name, len(self._name_ids) + 1)
+            self._names[name.process, name.handle] = identity
+        return [event]
+
+    @_take.register
+    def _(self, event: Calls) -> list[Event]:
+        rows = event.rows
+        concerned = {key for key, process in self._processes.items() if process.open}
+        turns = np.flatnonzero(np.isin(rows["api"], _CAPTURE_APIS))
+        if len(turns):
+            pairs = np.unique(rows[["tgid", "process_start_ns"]][turns]).tolist()
+            concerned.update(ProcessKey(*pair) for pair in pairs)
+        if not concerned:
+            return [event]
+        is_captured = np.zeros(len(rows), np.bool_)
+        for key in concerned:
+            places = _places_of(key, rows)
+            process = self._processes.setdefault(key, _Process())
+            # Rows are long: they are copied only where another process has some too.
+            of = rows if len(places) == len(rows) else rows.take(places)
+            is_captured[places] = self._follow(key, process, of)
+        if not is_captured.any():
+            return [event]
+        kinds, counts = np.unique(rows["kind"][is_captured], return_counts=True)
+        for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True):
+            self.captured[Kind(kind).name.lower()] += count
+        rest = rows.take(np.flatnonzero(~is_captured))
+        return [Calls(rest)] if len(rest) else []
+
+    @_take.register
+    def _(self, event: Executions) -> list[Event]:
+        rows = event.rows
+        for key, process in self._processes.items():
+            if process.sequences:
+                is_node = (rows["graph_id"] > 0) & (rows["kind"] == GpuKind.KERNEL)
+                nodes = rows.take(np.flatnonzero(is_node))
+                self._note_replays(process, nodes.take(_places_of(key, nodes)))
+        return [event]
+
+    @_take.register
+    def _(self, event: ExecutionsBegin) -> list[Event]:
+        process = self._processes.get(event.process)
+        if process is not None:
+            process.replays.clear()
+            process.tries.clear()
+            process.decided.clear()
+        return [event]
+
+    @_take.register
+    def _(self, event: ExecutionWatermark) -> list[Event]:
+        process = self._processes.get(event.process)
+        if process is not None:
+            self._decide(event.process, process, event.time_ns)
+        return [event]
+
+    @_take.register
+    def _(self, event: ExecutionsEnd) -> list[Event]:
+        process = self._processes.get(event.process)
+        if process is not None:
+            self._decide(event.process, process, FOREVER)
+        return [event]
+
+    @_take.register
+    def _(self, event: ProcessesEnded) -> list[Event]:
+        gone = set(event.processes)
+        for key in gone & self._processes.keys():
+            self._decide(key, self._processes.pop(key), FOREVER)
+        if gone:
+            self._names = {key: value for key, value in self._names.items() if key[0] not in gone}
+        return [event]
+
+    def _follow(self, key: ProcessKey, process: _Process, rows: CallArray) -> NDArray[np.bool_]:
+        """Which of a process's calls are captured. Begins and ends take effect in the order of time."""
+        starts_ns = rows["start_ns"]
+        order = np.arange(len(rows))
+        if not (starts_ns[1:] >= starts_ns[:-1]).all():
+            order = np.argsort(starts_ns, kind="stable")
+            rows = rows.take(order)
+        is_turn = np.isin(rows["api"], _CAPTURE_APIS)
+        is_turn |= np.isin(rows["kind"], (Kind.EVENT_RECORD, Kind.STREAM_WAIT))
+        captured = np.zeros(len(rows), np.bool_)
+        begin = 0
+        for place in (*np.flatnonzero(is_turn).tolist(), len(rows)):
+            for capture in process.open.values():
+                inside = begin + np.flatnonzero(_is_in(capture, rows[begin:place]))
+                if len(inside):
+                    captured[inside] = True
+                    capture.parts.append(rows.take(inside))
+            if place < len(rows):
+                self._turn(key, process, rows[place])
+            begin = place + 1
+        result = np.zeros(len(rows), np.bool_)
+        result[order] = captured
+        return result
+
+    def _turn(self, key: ProcessKey, process: _Process, row: np.void) -> None:
+        stream, api = _stream(int(row["stream"]), int(row["thread_pointer"])), int(row["api"])
+        if api in _BEGINS:
+            # One that failed, or whose end was not seen, ends with the next one on that stream.
+            process.open[stream] = _Capture({stream})
+        elif api == _END:
+            capture = process.open.pop(stream, None)
+            if capture is not None:
+                self._close(key, process, capture)
+        elif row["kind"] == Kind.EVENT_RECORD:
+            for capture in process.open.values():
+                if stream in capture.streams:
+                    capture.events.add(int(row["object"]))
+        else:
+            for capture in process.open.values():
+                if int(row["object"]) in capture.events:
+                    capture.streams.add(stream)
+
+    def _close(self, key: ProcessKey, process: _Process, capture: _Capture) -> None:
+        rows = np.concatenate(capture.parts) if capture.parts else None
+        if rows is None:
+            return
+        launches = rows.take(np.flatnonzero(rows["kind"] == Kind.LAUNCH))
+        if len(launches):
+            names = self._numbers(key, launches["object"])
+            process.sequences.append(_Sequence(names, launches))
+        kept = sum(len(each.launches) for each in process.sequences)
+        while kept > _MAX_KEPT:
+            oldest = process.sequences.pop(0)
+            kept -= len(oldest.launches)
+            self.counts["evicted"] += len(oldest.launches)
+
+    def _note_replays(self, process: _Process, rows: ExecutionArray) -> None:
+        for graph in np.unique(rows["graph_id"]).tolist():
+            if graph in process.decided:
+                continue
+            of = rows.take(np.flatnonzero(rows["graph_id"] == graph))
+            replay = process.replays.get(graph)
+            if replay is None:
+                first = of[int(np.argmin(of["start_ns"]))]
+                replay = _Replay(int(first["correlation_id"]), int(first["start_ns"]))
+                process.replays[graph] = replay
+            own = of.take(np.flatnonzero(of["correlation_id"] == replay.correlation_id))
+            if len(own):
+                replay.parts.append(own)
+                replay.first_ns = min(replay.first_ns, int(own["start_ns"].min()))
+
+    def _decide(self, key: ProcessKey, process: _Process, complete_ns: int) -> None:
+        """Of launches before `complete_ns` all executions are here."""
+        due = [g for g, replay in process.replays.items() if replay.first_ns < complete_ns]
+        for graph in due:
+            rows = np.concatenate(process.replays.pop(graph).parts)
+            process.tries[graph] += 1
+            if self._match(key, process, graph, rows) or process.tries[graph] >= _MAX_TRIES:
+                process.decided.add(graph)
+
+    def _match(self, key: ProcessKey, process: _Process, graph: int, rows: ExecutionArray) -> bool:
+        """Whether it is decided what the nodes of a graph are; `rows` is one replay."""
+        for order in _orders(rows):
+            names = self._numbers(key, order["name"])
+            found = [each for each in process.sequences if np.array_equal(each.names, names)]
+            if not found:
+                continue
+            if _are_alike([each.launches for each in found]):
+                self._nodes.add(key, graph, order["graph_node_id"], found[0].launches)
+                self.counts["matched"] += 1
+            else:
+                self.counts["ambiguous"] += 1
+            return True
+        if process.tries[graph] >= _MAX_TRIES:
+            self.counts["unmatched"] += 1
+        return False
+
+    def _numbers(self, key: ProcessKey, handles: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """(n,) which name each handle has now; a handle without one is like no other."""
+        distinct, places = np.unique(handles, return_inverse=True)
+        numbers = [self._names.get((key, handle), 0) for handle in distinct.tolist()]
+        known = np.array(numbers, np.uint64)[places]
+        return np.where(known > 0, known, handles | np.uint64(1 << 63))
+
+
+def _orders(rows: ExecutionArray) -> Iterator[ExecutionArray]:
+    """A replay's executions in the order in which nodes were made, and in that in which they ran.
+
+    On an H200, nodes are numbered in the order of the captured launches (192 of 192, and they ran in that order).
+    """
+    yield rows.take(np.argsort(rows["graph_node_id"], kind="stable"))
+    yield rows.take(np.argsort(rows["start_ns"], kind="stable"))
+
+
+def _are_alike(launches: list[CallArray]) -> bool:
+    """Whether they were made at the same places, by the same calls."""
+    first = launches[0]
+    return all(
+        np.array_equal(first[name], other[name])
+        for other in launches[1:]
+        for name in ("stack_hash", "api")
+    )
+
+
+def _places_of(key: ProcessKey, rows: NDArray[np.void]) -> NDArray[np.intp]:
+    is_of = (rows["tgid"] == key.tgid) & (rows["process_start_ns"] == key.start_ns)
+    return np.flatnonzero(is_of)
+
+
+def _stream(handle: int, thread: int) -> tuple[int, int]:
+    return handle, thread if handle <= _PER_THREAD else 0
+
+
+def _is_in(capture: _Capture, rows: CallArray) -> NDArray[np.bool_]:
+    """Which calls give a captured stream something to do."""
+    streams = rows["stream"]
+    found = np.isin(streams, [handle for handle, thread in capture.streams if not thread])
+    for handle, thread in capture.streams:
+        if thread:
+            found |= (streams == handle) & (rows["thread_pointer"] == thread)
+    chosen: NDArray[np.bool_] = found & IS_SUBMISSION[rows["kind"]]
+    return chosen
