@@ -219,6 +219,10 @@ def call_graphs(cuda: FakeCuda, made: Objects) -> None:
         cuda.call(f"cuStreamEndCapture{suffix}", made.stream, ctypes.byref(graph))
         cuda.call("cuGraphDestroy", graph)
     cuda.call("cuGraphCreate", ctypes.byref(graph), 0)
+    for suffix in ("", "_ptsz"):
+        dependencies = (None, None, ctypes.c_size_t(0))
+        cuda.call(f"cuStreamBeginCaptureToGraph{suffix}", made.stream, graph, *dependencies, 0)
+        cuda.call(f"cuStreamEndCapture{suffix}", made.stream, ctypes.byref(graph))
     # CUDA_KERNEL_NODE_PARAMS_v2 starts with the function; zero is a valid rest.
     node = (ctypes.c_uint64 * 9)(made.function.value or 0)
     added = ctypes.byref(ctypes.c_void_p())

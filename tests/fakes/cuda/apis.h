@@ -23,6 +23,7 @@
 	X(cuLaunchKernel) X(cuLaunchKernel_ptsz) X(cuLaunchKernelEx) X(cuLaunchKernelEx_ptsz) \
 	X(cuLaunchCooperativeKernel) X(cuLaunchCooperativeKernel_ptsz) \
 	X(cuStreamBeginCapture_v2) X(cuStreamBeginCapture_v2_ptsz) \
+	X(cuStreamBeginCaptureToGraph) X(cuStreamBeginCaptureToGraph_ptsz) \
 	X(cuStreamEndCapture) X(cuStreamEndCapture_ptsz) \
 	X(cuStreamIsCapturing) X(cuStreamIsCapturing_ptsz) \
 	X(cuGraphCreate) X(cuGraphDestroy) X(cuGraphAddKernelNode_v2) \

@@ -49,7 +49,8 @@ bool ogf_capture_is_active(const struct ogf_graph *graph)
 	return ogf_handle_is(graph, OGF_GRAPH) && graph->origin;
 }
 
-static CUresult capture_begin(CUstream handle, enum ogf_default_stream which)
+/* Into `graph`, which exists already, or into a new one. */
+static CUresult capture_begin(CUstream handle, struct ogf_graph *graph, enum ogf_default_stream which)
 {
 	struct ogf_stream *stream;
 	CUresult result;
@@ -61,7 +62,7 @@ static CUresult capture_begin(CUstream handle, enum ogf_default_stream which)
 	else if (result == CUDA_SUCCESS && stream->capture)
 		result = CUDA_ERROR_ILLEGAL_STATE;
 	if (result == CUDA_SUCCESS) {
-		stream->capture = ogf_graph_new(OGF_GRAPH);
+		stream->capture = graph ? graph : ogf_graph_new(OGF_GRAPH);
 		if (stream->capture)
 			stream->capture->origin = stream;
 		else
@@ -69,6 +70,16 @@ static CUresult capture_begin(CUstream handle, enum ogf_default_stream which)
 	}
 	ogf_unlock();
 	return result;
+}
+
+static CUresult capture_begin_to(CUstream handle, CUgraph graph, enum ogf_default_stream which)
+{
+	bool is_free;
+
+	ogf_lock();
+	is_free = ogf_handle_is(graph, OGF_GRAPH) && !((struct ogf_graph *)graph)->origin;
+	ogf_unlock();
+	return is_free ? capture_begin(handle, graph, which) : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult capture_end(CUstream handle, CUgraph *ret, enum ogf_default_stream which)
@@ -251,7 +262,12 @@ static CUresult launch(uint64_t now_ns, CUgraphExec exec, CUstream handle, enum 
 }
 
 OGF_ENTRY_TWICE(cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode),
-		((void)mode, capture_begin(stream, which)))
+		((void)mode, capture_begin(stream, NULL, which)))
+/* Nodes run in the order in which they were added, so that dependencies are met. */
+OGF_ENTRY_TWICE(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz,
+		(CUstream stream, CUgraph graph, const CUgraphNode *dependencies, const void *edges, size_t count,
+		 int mode),
+		((void)dependencies, (void)edges, (void)count, (void)mode, capture_begin_to(stream, graph, which)))
 OGF_ENTRY_TWICE(cuStreamEndCapture, cuStreamEndCapture_ptsz, (CUstream stream, CUgraph *ret),
 		capture_end(stream, ret, which))
 OGF_ENTRY_TWICE(cuStreamIsCapturing, cuStreamIsCapturing_ptsz, (CUstream stream, int *ret),
