@@ -62,6 +62,8 @@ static __always_inline void ogf_note_begin(struct pt_regs *regs)
 	if (!loops)
 		return;
 	around = ogf_loops_around(loops, regs->sp);
+	/* Those that are not around it have been left. */
+	loops->count = around;
 	if (around < OGF_MAX_LOOPS) {
 		loops->begin[around].at = regs->sp;
 		loops->begin[around].address = ogf_return_address(regs);

@@ -16,7 +16,7 @@ PYTHON_CUT = mark("Python stack cut")
 PYTHON_TRUNCATED = mark("Python stack truncated")
 PYTHON_NOT_READ = mark("no Python frames: the bcc loader does not read them")
 PYTHON_NOT_FOUND = mark("no Python frames: more threads than are searched at a time")
-PYTHON_NO_OWNER = mark("no Python frames: backward() began before capture")
+PYTHON_NO_OWNER = mark("no Python frames: the caller of backward() is not known")
 
 _PYTHON_MARKS: Final[dict[int, Frame]] = {
     PythonState.UNREADABLE: PYTHON_CUT,

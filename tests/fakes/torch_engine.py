@@ -47,7 +47,7 @@ class Ended:
 class FakeEngine:
     """The engine of this process, with a thread for each device, bound to a context of the fake driver.
 
-    A pass that is begun `max_depth` passes deep in one thread gets a thread of its own. `new_thread` is called in each
+    A pass that is begun `max_depth` passes deep in one thread is given to another one. `new_thread` is called in each
     new thread.
     """
 

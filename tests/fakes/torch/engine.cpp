@@ -131,7 +131,8 @@ struct EXPORT Engine {
 			       const std::shared_ptr<ReadyQueue> &cpu_ready_queue) OWN_FRAME;
 	void thread_main(const std::shared_ptr<GraphTask> &graph_task) OWN_FRAME;
 	void thread_init(int device) OWN_FRAME;
-	void start_pool_thread(const std::shared_ptr<GraphTask> &graph_task);
+	void pool_thread_main() OWN_FRAME;
+	void give_to_pool(const std::shared_ptr<GraphTask> &graph_task);
 
 	std::shared_ptr<ReadyQueue> queue_of(int device, const std::shared_ptr<ReadyQueue> &cpu_ready_queue)
 	{
@@ -140,7 +141,11 @@ struct EXPORT Engine {
 
 	std::vector<std::shared_ptr<ReadyQueue>> device_queues;
 	CUcontext context = nullptr;
-	int max_depth = 0; // nested deeper than this a pass gets a thread of its own
+	int max_depth = 0; // nested deeper than this a pass gets a thread of the pool
+	std::mutex pool_mutex;
+	std::condition_variable pool_changed;
+	std::deque<std::shared_ptr<GraphTask>> pool_passes;
+	size_t idle_pool_threads = 0;
 	void (*new_thread)(uint64_t) = nullptr;
 };
 
@@ -207,13 +212,35 @@ void Engine::thread_init(int device)
 	worker_device = device;
 }
 
-void Engine::start_pool_thread(const std::shared_ptr<GraphTask> &graph_task)
+// Runs one pass after the other, each as the thread would that has begun it and now waits.
+void Engine::pool_thread_main()
 {
-	std::thread([this, graph_task] {
-		thread_init(graph_task->owner);
-		local_ready_queue = queue_of(graph_task->owner, graph_task->cpu_ready_queue);
+	thread_init(NO_DEVICE);
+	for (;;) {
+		std::shared_ptr<GraphTask> graph_task;
+		{
+			std::unique_lock<std::mutex> lock(pool_mutex);
+
+			idle_pool_threads++;
+			pool_changed.wait(lock, [this] { return !pool_passes.empty(); });
+			idle_pool_threads--;
+			graph_task = pool_passes.front();
+			pool_passes.pop_front();
+		}
+		worker_device = graph_task->owner;
+		local_ready_queue = queue_of(worker_device, graph_task->cpu_ready_queue);
 		thread_main(graph_task);
-	}).detach();
+	}
+}
+
+void Engine::give_to_pool(const std::shared_ptr<GraphTask> &graph_task)
+{
+	std::lock_guard<std::mutex> lock(pool_mutex);
+
+	pool_passes.push_back(graph_task);
+	if (pool_passes.size() > idle_pool_threads)
+		std::thread([this] { pool_thread_main(); }).detach();
+	pool_changed.notify_one();
 }
 
 Future Engine::execute_with_graph_task(const std::shared_ptr<GraphTask> &graph_task, std::shared_ptr<Node> graph_root,
@@ -228,7 +255,7 @@ Future Engine::execute_with_graph_task(const std::shared_ptr<GraphTask> &graph_t
 	graph_task->outstanding++;
 	queue_of(graph_root->device, graph_task->cpu_ready_queue)->push({graph_task, graph_root.get()});
 	if (is_reentrant && current_depth >= max_depth) {
-		start_pool_thread(graph_task);
+		give_to_pool(graph_task);
 		while (!graph_task->completed)
 			std::this_thread::yield();
 		return graph_task;

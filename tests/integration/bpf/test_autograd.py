@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from otel_gpuflame.capture.live import LiveCapture, LiveOptions
+from otel_gpuflame.capture.windows import BudgetOptions
 from otel_gpuflame.events.frames import FrameKind, Stack, StackKey
 from otel_gpuflame.events.wire import CallFlag, Kind
-from tests.integration.bpf.recording import Recording, app
-from tests.integration.bpf.session import attach_and_record
+from tests.fakes.steps import STAYS
+from tests.integration.bpf.recording import Capture, Recording, app
+from tests.integration.bpf.session import attach_and_record, running
 
 pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
 
@@ -64,7 +67,7 @@ def test_every_launch_is_under_the_python_line_that_it_is_on_behalf_of(
     }
     assert wrong == {}
     marks = {frame.name for _row, stack in found.values() for frame in stack.frames}
-    assert "[no Python frames: backward() began before capture]" not in marks
+    assert "[no Python frames: the caller of backward() is not known]" not in marks
 
 
 def test_every_launch_is_on_the_span_that_it_is_on_behalf_of(recording: Recording) -> None:
@@ -97,3 +100,30 @@ def test_passes_are_counted(recording: Recording) -> None:
     assert counts.count("backward", "seen") == recording.truth["passes"]
     assert counts.count("backward", "sent") == recording.truth["passes"]
     assert counts.count("backward", "unreadable") == 0
+
+
+def test_a_wait_between_windows_finds_its_owner(environment: dict[str, str]) -> None:
+    """Nodes are probed with launches only; from the first one seen on it is known where to look."""
+    rare = BudgetOptions(duty=1e-12)
+    with running(app("autograd_phases", "--hold"), {**environment, STAYS: "1"}) as target:
+        pid = target.truth()["pid"]
+        with LiveCapture(LiveOptions(pids=(pid,), budget=rare)) as live:
+            events = [live.start_event()]
+            live.open_window()
+            for phase in (1, 2):
+                target.go()
+                target.truth(phase)
+                live.close_window()
+                events += live.step(0)
+            target.go()
+            assert target.finish() == 0, target.stderr.text()
+            events += live.finish()
+        truths = [target.truth(phase) for phase in (1, 2)]
+    capture = Capture(events)
+    assert len(capture.kind(Kind.LAUNCH)) == 2
+    waits = capture.kind(Kind.WAIT)
+    assert [row["span_id"].tobytes().hex() for row in waits] == [t["span_id"] for t in truths]
+    for row, truth in zip(waits, truths, strict=True):
+        python = python_of(capture.stacks[StackKey(*row["stack_hash"].tolist())])
+        # On top are the hook's own.
+        assert [line for _file, line in python][: len(truth["lines"])] == truth["lines"]

@@ -28,7 +28,7 @@ from tests.fakes.torch_engine import CPU, FakeEngine, Node
 
 DEVICES = 2
 MAX_DEPTH = 3
-"""Of passes in one thread; deeper ones get another."""
+"""Of passes in one thread; deeper ones are given to another."""
 DEEPEST = 5
 THREADS = 3
 Frames = tuple[tuple[str, int], ...]
