@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
+from opentelemetry import trace
 
 from otel_gpuflame.capture.live import LiveCapture, LiveOptions
 from otel_gpuflame.capture.windows import BudgetOptions
@@ -15,15 +17,29 @@ from otel_gpuflame.events.wire import CallFlag, Kind
 from tests.fakes.steps import STAYS
 from tests.integration.bpf.recording import Capture, Recording, app
 from tests.integration.bpf.session import attach_and_record, running
+from tests.integration.bpf.test_interpreters import SUPPORTED, interpreters
 
 pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
 
 
-@pytest.fixture(scope="module")
-def recording(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Recording:
+_PACKAGES: Final = Path(trace.__file__).parents[2]
+
+
+@pytest.fixture(scope="module", params=SUPPORTED)
+def recording(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    environment: dict[str, str],
+) -> Recording:
     """Three threads that train at once, recorded from before their first call to their end."""
+    pythons = interpreters(request.param)
+    if not pythons:
+        pytest.skip(f"no Python {request.param} on this machine")
     output = tmp_path_factory.mktemp("autograd") / "test.ogfcap"
-    found = attach_and_record(output, app("autograd", "--hold"), environment)
+    # The OpenTelemetry SDK is the same code for all of them.
+    path = f"{environment['PYTHONPATH']}{os.pathsep}{_PACKAGES}"
+    command = app("autograd", "--hold", python=pythons[0])
+    found = attach_and_record(output, command, {**environment, "PYTHONPATH": path})
     assert found.truth["publishes"] is True
     assert found.truth["errors"] == []
     return found
