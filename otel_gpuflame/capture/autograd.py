@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from otel_gpuflame.capture.bpf.probes import Program
 from otel_gpuflame.capture.bpf.uprobes import ProbePoint
 from otel_gpuflame.capture.libraries import GpuLibrary, probe_offset, read_points
@@ -69,10 +71,14 @@ def _points(data: ElfBytes, headers: ElfHeaders) -> Iterator[ProbePoint]:
         rows = symbols_of(data, table)
         rows = rows[(rows["info"] & 15 == STT_FUNC) & (rows["section"] != 0)]
         for function in _FUNCTIONS:
-            start = text.find(b"\0" + function.prefix) + 1
-            for address in rows["value"][rows["name"] == start].tolist() if start else ():
-                offset = probe_offset(data, headers, address)
+            for address in rows["value"][np.isin(rows["name"], _places(text, function.prefix))]:
+                offset = probe_offset(data, headers, int(address))
                 if offset is not None:
                     yield ProbePoint(
                         function.program, offset, function.task_argument, function.is_windowed
                     )
+
+
+def _places(text: bytes, wanted: bytes) -> list[int]:
+    """Everywhere, since a linker may keep one name as the end of another."""
+    return [found.start() for found in re.finditer(re.escape(wanted), text)]

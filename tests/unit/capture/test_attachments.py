@@ -69,3 +69,39 @@ def test_what_is_kept_of_late_libraries_is_bounded(
     assert attachments.late_count == 100
     assert [late.gap_ns for late in attachments.late] == list(range(36, 100))
     attachments.close()
+
+
+def test_the_autograd_library_is_wanted_where_frames_are_walked() -> None:
+    """Driver libraries always are."""
+    links: Any = SimpleNamespace()
+    torch, driver = "/venv/torch/lib/libtorch_cpu.so", "/usr/lib/libcuda.so.1"
+    for autograd in (False, True):
+        attachments = Attachments(links, in_windows=False, autograd=autograd)
+        assert attachments.wants(torch) is autograd
+        assert attachments.wants(driver) is True
+        assert attachments.wants("/usr/lib/libc.so.6") is False
+
+
+def test_in_a_window_nodes_are_probed_before_launches(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A launch whose node was not seen has no owner. Nor is the library late: no call is missed for it."""
+    paths = [tmp_path / name for name in ("libcuda.so.1", "libtorch_cpu.so")]
+    for path, reader in zip(paths, ("read_library", "read_autograd_library"), strict=True):
+        path.touch()
+        key = FileKey(1, path.stat().st_ino)
+        found = GpuLibrary(path, key, (ProbePoint(Program.CALL, 16, 0, windowed=True),))
+        monkeypatch.setattr(attachments_module, reader, lambda _path, found=found: found)
+    attached: list[object] = []
+    links: Any = SimpleNamespace(
+        attach=lambda owner, _path, points, **_k: attached.extend([owner] * len(points)),
+        detach_all=lambda: None,
+    )
+    attachments = Attachments(links, in_windows=True, autograd=True)
+    for path in paths:
+        attachments.attach(path, NOW_NS, str(path), NOW_NS)
+    assert attached == []
+    attachments.open_window()
+    assert attached == [FileKey(1, path.stat().st_ino) for path in reversed(paths)]
+    assert [late.path for late in attachments.late] == paths[:1]
+    attachments.close()

@@ -56,6 +56,15 @@ def test_a_stack_says_whether_its_leaf_is_an_instruction() -> None:
         assert raw.leaf_is_instruction is bool(number)
 
 
+@pytest.mark.parametrize(("said", "found"), [(0, 0), (1, 1), (2, 2), (3, 2), (255, 2)])
+def test_a_stack_says_which_frames_are_of_whom_the_thread_works_for(said: int, found: int) -> None:
+    """They are among the Python frames that there are, whatever the record says."""
+    words = np.array([1, 2, 3, 4], "<u8").tobytes()
+    raw = decode_stack(record(wire.STACK, words, python_count=2, owner_python_count=said))
+    assert raw is not None
+    assert raw.owner_frames == found
+
+
 def test_a_stack_may_be_empty() -> None:
     """Neither kind of frame is a stack too: it says why in its states."""
     raw = decode_stack(record(wire.STACK))

@@ -22,6 +22,7 @@ def _join(
     cut: bool = False,
     interpreter: tuple[str, int, str] | None = INTERPRETER,
     refusal: str = "",
+    owner_frames: int = 0,
 ) -> list[str]:
     """Names root first; both halves are given leaf first, native ones with `i` are the interpreter's."""
     frames = tuple(
@@ -37,6 +38,7 @@ def _join(
         native_state=native_state,
         interpreter=interpreter,
         refusal=refusal,
+        owner_frames=owner_frames,
     )
     return [frame.name for frame in join(parts)]
 
@@ -120,3 +122,30 @@ def test_an_unsupported_interpreter_without_reason_is_marked_too() -> None:
     """The process may be gone before anybody could ask why."""
     joined = _join("", "a", python_state=PythonState.UNSUPPORTED, interpreter=None)
     assert joined[0] == "[no Python frames: this interpreter is not supported]"
+
+
+def test_under_an_owner_come_all_native_frames() -> None:
+    """The thread has no Python frames of its own: its native frames end where it was started."""
+    joined = _join("backward root", "apply engine clone", owner_frames=2)
+    assert joined == ["root", "backward", "clone", "engine", "apply"]
+
+
+def test_a_native_stack_that_is_cut_is_marked_under_the_owner() -> None:
+    """The mark stands where frames are missing."""
+    joined = _join("backward root", "apply", native_state=NativeState.CUT, owner_frames=2)
+    assert joined == ["root", "backward", CUT, "apply"]
+
+
+def test_a_hook_stands_between_its_owner_and_its_native_frames() -> None:
+    """Its own Python frames are above the owner's, and native frames end at the interpreter again."""
+    joined = _join("hook backward root", "a i1 engine", owner_frames=2)
+    assert joined == ["root", "backward", "hook", "a"]
+    joined = _join("hook backward root", "a", owner_frames=2)
+    assert joined == ["root", "backward", "hook", CUT, "a"]
+
+
+def test_an_unknown_owner_is_marked() -> None:
+    """A thread that works for a pass of which nobody saw the beginning."""
+    mark = "[no Python frames: the caller of backward() is not known]"
+    assert _join("", "a b", python_state=PythonState.NO_OWNER) == [mark, "b", "a"]
+    assert _join("hook", "a i", python_state=PythonState.NO_OWNER) == [mark, "hook", "a"]
