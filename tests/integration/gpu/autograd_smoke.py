@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from otel_gpuflame.events.frames import FrameKind, Stack, StackKey
 from otel_gpuflame.events.wire import CallFlag, Kind
+from otel_gpuflame.symbolize.demangle import Demangler
 from tests.integration.bpf.recording import ROOT, Recording, record
 
 _APP: Final = Path(__file__).with_name("app_autograd.py")
@@ -41,10 +42,12 @@ def functions_of(stack: Stack) -> set[str]:
 def look(recording: Recording) -> dict[str, Any]:
     """What the capture says of each launch, held against the truth."""
     truth, capture = recording.truth, recording.capture
-    names = {name.handle: name.name for name in capture.names}
+    demangle = Demangler().demangle
+    names = {name.handle: demangle(name.name) for name in capture.names}
     span_of = {span: thread for thread, spans in truth["spans"].items() for span in spans}
     count: Counter[str] = Counter()
-    unexplained: Counter[str] = Counter()
+    without_python: Counter[str] = Counter()
+    wrong: Counter[str] = Counter()
     for row in capture.kind(Kind.LAUNCH):
         count["launches"] += 1
         stack = capture.stacks[StackKey(*row["stack_hash"].tolist())]
@@ -54,16 +57,19 @@ def look(recording: Recording) -> dict[str, Any]:
         count["by_device_threads"] += in_device_thread
         if not any(frame.kind is FrameKind.PYTHON for frame in stack.frames):
             count["without_python"] += 1
-            unexplained[" ".join(frame.name for frame in stack.frames)[:300]] += 1
+            without_python[" ".join(frame.name for frame in stack.frames)[:300]] += 1
         if not threads:
             continue
-        (thread,) = threads
+        thread = threads[0]
+        count["wrong_line"] += len(threads) > 1
         kind = "backward" if any(f.startswith("backward_") for f in functions) else "forward"
         count[f"{thread}_{kind}"] += 1
         count[f"{thread}_{kind}_by_device_threads"] += in_device_thread
-        is_double = "double" in names.get(int(row["object"]), "")
-        count["double"] += is_double
-        count["wrong_line"] += is_double and thread == "train_float"
+        kernel = names.get(int(row["object"]), "")
+        count["double"] += "double" in kernel
+        if "double" in kernel and thread == "train_float":
+            count["wrong_line"] += 1
+            wrong[kernel[:300]] += 1
         if row["flags"] & CallFlag.HAS_SPAN:
             count["with_span"] += 1
             count["wrong_span"] += span_of.get(row["span_id"].tobytes().hex()) != thread
@@ -71,7 +77,8 @@ def look(recording: Recording) -> dict[str, Any]:
             count["without_span"] += kind == "backward" and bool(span_of)
     return {
         "counts": dict(sorted(count.items())),
-        "unexplained": unexplained.most_common(3),
+        "without_python": without_python.most_common(3),
+        "wrong": wrong.most_common(3),
         "passes": {o: capture.count("backward", o) for o in ("seen", "sent", "unreadable")},
     }
 
