@@ -24,8 +24,9 @@ from otel_gpuflame.profile.model import Bundle
 logger = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
-_NICENESS = 19
-"""Capture goes first where processors are short."""
+_NICENESS = 5
+"""Capture goes first where processors are short: three quarters of one that they share. With 19, which leaves 1.5 %,
+windows waited for minutes on a full machine (docs/decisions/0010-encoding-process.md)."""
 
 
 class EncodingProcess:
