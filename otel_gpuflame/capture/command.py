@@ -15,7 +15,8 @@ class StoppedCommand:
     """A child that waits on a pipe before it executes the command.
 
     Must be created before the recorder starts threads, since it forks. Standard streams, working directory and, where
-    no other is given, environment are inherited unchanged; signals are at their defaults, as a shell starts programs.
+    no other is given, environment are inherited unchanged; signals are at their defaults, as a shell starts programs,
+    but for a SIGINT that is ignored.
     """
 
     def __init__(
@@ -83,9 +84,11 @@ class StoppedCommand:
         try:
             if os.read(go, 1) != b"g":
                 os._exit(_CANNOT_EXECUTE)
-            # Ctrl-C does not end the recorder, and Python ignores the other two: neither must be inherited.
-            for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+            # Python ignores these, which must not be inherited. Ctrl-C is handled, or was ignored before us.
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(number, signal.SIG_DFL)
+            if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.execvpe(self.command[0], self.command, self._environment)  # noqa: S606 (no shell is the point)
         except OSError as failure:
             os.write(error, (failure.strerror or str(failure)).encode())

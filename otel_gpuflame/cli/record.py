@@ -7,6 +7,7 @@ import platform
 import shlex
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -29,8 +30,8 @@ class _StopRequest:
     def __init__(self, *, has_command: bool) -> None:
         self._needed = 2 if has_command else 1
         self._count = 0
-        signal.signal(signal.SIGINT, self._on_signal)
-        signal.signal(signal.SIGTERM, self._on_terminate)
+        _handle(signal.SIGINT, self._on_signal)
+        _handle(signal.SIGTERM, self._on_terminate)
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._count += 1
@@ -40,6 +41,12 @@ class _StopRequest:
 
     def __call__(self) -> bool:
         return self._count >= self._needed
+
+
+def _handle(number: signal.Signals, handler: Callable[[int, FrameType | None], None]) -> None:
+    """What is ignored stays so, for the command too: nohup, and jobs in the background."""
+    if signal.getsignal(number) is not signal.SIG_IGN:
+        signal.signal(number, handler)
 
 
 @click.command(

@@ -3,7 +3,7 @@
 Usage: python -m tests.benchmarks.encode_beside [--rounds 3] [--stacks 500] [--limit 60]
 
 An agent is a session of its own: a process that never rests stands for capture and aggregation, beside it the encoding
-process. Targets are two busy loops a processor, in a session of their own, or in the agent's (`together`): where
+process. Targets are two busy loops a processor, each in a session of its own, or all in the agent's (`together`): where
 sessions are scheduled as groups (autogroup, containers, systemd units), niceness counts within the group only. Printed
 for each niceness: seconds until a window is encoded, lowest and highest, and turns a second of one target's loop.
 """
@@ -31,13 +31,12 @@ from tests.benchmarks import workload
 
 NICENESSES: Final = (19, 10, 5, 0)
 _BUSY: Final = """
-import os, sys, time
+import os, time
 parent, turns, begin_s = os.getppid(), 0, time.monotonic()
 while os.getppid() == parent:
     for _ in range(100_000):
         pass
     turns += 1
-    sys.stdout.seek(0) if sys.stdout.seekable() else None
     os.pwrite(1, f"{turns / (time.monotonic() - begin_s):12.2f}".encode(), 0)
 """
 

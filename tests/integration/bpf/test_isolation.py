@@ -19,7 +19,7 @@ from otel_gpuflame.capture.replay import ReplaySource
 from otel_gpuflame.capture.targets import Targets
 from otel_gpuflame.events import wire
 from otel_gpuflame.events.wire import Kind
-from tests.integration.bpf.recording import Capture, app, record, record_command
+from tests.integration.bpf.recording import ROOT, Capture, app, record, record_command
 from tests.integration.bpf.session import attached, finished, running, wait_until_inside
 
 pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
@@ -89,11 +89,16 @@ def test_a_pid_does_not_outlive_its_process(bpf_tier: None) -> None:
     kernel.close()
 
 
-def test_the_command_gets_the_signals_that_it_would_get(output: Path) -> None:
-    """The recorder's own handling of signals is not inherited: nothing is ignored."""
+@pytest.mark.parametrize("before", ["", "trap '' INT;"], ids=["as we are", "in the background"])
+def test_the_command_gets_the_signals_that_it_would_get(before: str, output: Path) -> None:
+    """The recorder's own handling of signals is not inherited; what was ignored before it, as by nohup, still is."""
     command = ["grep", IGNORED_SIGNALS, "/proc/self/status"]
-    plain = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert record(output, *command).stdout == plain
+    shell = ["sh", "-c", f'{before} exec "$@"', "sh"]
+    plain, recorded = (
+        subprocess.run([*shell, *started], cwd=ROOT, capture_output=True, text=True, check=True)
+        for started in (command, record_command(output, *command))
+    )
+    assert recorded.stdout == plain.stdout
 
 
 def test_interrupting_both_ends_the_command_first(

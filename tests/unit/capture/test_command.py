@@ -103,11 +103,16 @@ def test_a_command_that_was_killed_before_the_release_is_an_error() -> None:
         assert child.poll() == 128 + signal.SIGKILL
 
 
-def test_signals_are_at_their_defaults(tmp_path: Path) -> None:
-    """Python ignores SIGPIPE and SIGXFSZ, the recorder handles SIGINT: the program must not notice."""
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_signals_are_as_a_shell_leaves_them(tmp_path: Path, is_ignored: bool) -> None:
+    """Python ignores SIGPIPE and SIGXFSZ, the recorder handles SIGINT: the program must not notice.
+
+    Where SIGINT was ignored before the recorder, as for a job in the background, it still is.
+    """
     result = tmp_path / "ignored"
     command = f"grep ^SigIgn /proc/self/status > {result}"
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    handler = signal.SIG_IGN if is_ignored else lambda _number, _frame: None
+    before = signal.signal(signal.SIGINT, handler)
     try:
         with started("/bin/sh", "-c", command) as child:
             child.release()
@@ -115,8 +120,9 @@ def test_signals_are_at_their_defaults(tmp_path: Path) -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     ignored = int(result.read_text().split()[1], 16)
-    for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
         assert not ignored & 1 << (number - 1), number.name
+    assert bool(ignored & 1 << (signal.SIGINT - 1)) == is_ignored
 
 
 def test_no_descriptors_are_left_to_the_program(tmp_path: Path) -> None:
