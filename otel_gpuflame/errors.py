@@ -23,6 +23,10 @@ class CaptureFileError(OtelGpuflameError):
     """A capture file cannot be read at all. Damage after a readable start is reported, not raised."""
 
 
+class TracesFileError(OtelGpuflameError):
+    """A file of recorded traces cannot be read, or is something else; the message names the line."""
+
+
 class EncodeError(OtelGpuflameError):
     """A profile cannot be expressed in the output format."""
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from otel_gpuflame.export.options import LOGS, METRICS, OtlpOptions, Signal, otlp_options
+from otel_gpuflame.export.options import (
+    LOGS,
+    METRICS,
+    TRACES,
+    OtlpOptions,
+    Signal,
+    otlp_options,
+)
 
 _SIGNAL_ENDPOINT = "OTEL_EXPORTER_OTLP_PROFILES_ENDPOINT"
 _BASE_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -50,6 +57,17 @@ def logs_destination(
         ConfigError: a variable or the endpoint cannot be used.
     """
     return _beside_profiles(environment, endpoint, protocol, LOGS)
+
+
+def traces_destination(
+    environment: Mapping[str, str], endpoint: str | None, protocol: str | None
+) -> OtlpOptions:
+    """Where recorded traces go: as profiles, unless OTEL_EXPORTER_OTLP_TRACES_* say otherwise.
+
+    Raises:
+        ConfigError: a variable or the endpoint cannot be used.
+    """
+    return _beside_profiles(environment, endpoint, protocol, TRACES)
 
 
 def _beside_profiles(

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from opentelemetry.sdk.trace import ReadableSpan
 from rich.console import Console
 
-from otel_gpuflame.cli.destination import destination
+from otel_gpuflame.cli.destination import destination, traces_destination
 from otel_gpuflame.cli.device_table import print_devices, print_faults
 from otel_gpuflame.cli.findings import print_findings, print_findings_json
 from otel_gpuflame.cli.outputs import write_folded, write_html, write_pprof
@@ -20,9 +21,10 @@ from otel_gpuflame.cli.usage import needs
 from otel_gpuflame.correlate.spans import SpanLink
 from otel_gpuflame.errors import CaptureFileError
 from otel_gpuflame.export.options import OtlpOptions
+from otel_gpuflame.export.recorded_traces import of_traces, read_traces, send_spans
 from otel_gpuflame.findings.find import find
 from otel_gpuflame.findings.model import Finding
-from otel_gpuflame.pipeline import ReplayResult, send_capture
+from otel_gpuflame.pipeline import ReplayResult, send_capture, shift_ns
 from otel_gpuflame.pipeline import replay as run_replay
 from otel_gpuflame.profile import sample_types
 from otel_gpuflame.profile.aggregate import AggregateOptions
@@ -53,7 +55,8 @@ Examples:
   otel-gpuflame replay train.ogfcap --span-id 00f067aa0ba902b7 --html step.html
   otel-gpuflame replay train.ogfcap --folded - --sample-type gpu_launch | head
   otel-gpuflame replay train.ogfcap --findings --json | jq '.findings[] | {rule, file, line, lost_ns}'
-  otel-gpuflame replay train.ogfcap --endpoint http://127.0.0.1:4318 --protocol http/protobuf"""
+  otel-gpuflame replay train.ogfcap --endpoint http://127.0.0.1:4318 --protocol http/protobuf
+  otel-gpuflame replay service.ogfcap --traces traces.json --endpoint http://127.0.0.1:4317"""
 )
 @click.argument("capture", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
@@ -89,6 +92,11 @@ Examples:
     help="Of --endpoint.  [default: OTEL_EXPORTER_OTLP_PROFILES_PROTOCOL, else grpc]",
 )
 @click.option("--keep-times", is_flag=True, help="Send with recorded times instead of ending now.")
+@click.option(
+    "--traces",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Send traces from this file of OTLP JSON beside the profiles that link to them, their times moved alike.",
+)
 @click.option("--findings", is_flag=True, help="Say why time is lost, where, and what helps.")
 @click.option(
     "--json",
@@ -117,6 +125,7 @@ def replay(
     endpoint: str | None,
     protocol: str | None,
     keep_times: bool,
+    traces: Path | None,
     findings: bool,
     as_json: bool,
     limit: int,
@@ -129,6 +138,8 @@ def replay(
     _check_options()
     to_stdout = folded is not None and str(folded) == "-"
     _check_findings(findings=findings, as_json=as_json, span=span_id, to_stdout=to_stdout)
+    _check_sending(endpoint=endpoint, span=span_id, traces=traces)
+    recorded = None if traces is None else read_traces(traces)
     link = SpanLink(span_link)
     result = run_replay(capture, AggregateOptions(window_ns=None, span_link=link))
     bundles = result.bundles if span_id is None else only_span(result.bundles, span_id)
@@ -156,6 +167,11 @@ def replay(
         windows = AggregateOptions(window_ns=_SENT_WINDOW_NS, span_link=link)
         end_unix_ns = None if keep_times else time.time_ns()
         _send(console, capture, windows, destination(os.environ, endpoint, protocol), end_unix_ns)
+        if recorded is not None:
+            linked = {link.trace_id for bundle in bundles for link in bundle.links}
+            by_ns = 0 if end_unix_ns is None else shift_ns(capture, end_unix_ns)
+            to = traces_destination(os.environ, endpoint, protocol)
+            _send_traces(console, of_traces(recorded, linked), by_ns, to)
 
 
 def _send(
@@ -183,6 +199,26 @@ def _check_options() -> None:
     needs("--span-link", "--span-id", "--pprof", "--html", "--endpoint")
     needs("--protocol", "--endpoint")
     needs("--keep-times", "--endpoint")
+
+
+def _send_traces(
+    console: Console, spans: Sequence[ReadableSpan], by_ns: int, options: OtlpOptions
+) -> None:
+    """Send spans; exits with 1 if not all were taken."""
+    accepted, reason = send_spans(spans, by_ns, options)
+    say(console, f"{options.endpoint} ({options.protocol}): {accepted} of {len(spans)} spans sent")
+    if reason:
+        click.echo(f"error: traces: {reason}", err=True)
+        sys.exit(1)
+    if not spans:
+        click.echo("warning: no trace of the file has a profile in this capture", err=True)
+
+
+def _check_sending(*, endpoint: str | None, span: bytes | None, traces: Path | None) -> None:
+    if endpoint is not None and span is not None:
+        raise click.UsageError("--endpoint sends the whole capture: leave out --span-id")
+    if traces is not None and endpoint is None:
+        raise click.UsageError("--traces are sent beside profiles: give --endpoint too")
 
 
 def _check_findings(*, findings: bool, as_json: bool, span: bytes | None, to_stdout: bool) -> None:

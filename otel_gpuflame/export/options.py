@@ -38,6 +38,7 @@ class Signal(NamedTuple):
 PROFILES = Signal("PROFILES", "/v1development/profiles")
 METRICS = Signal("METRICS", "/v1/metrics")
 LOGS = Signal("LOGS", "/v1/logs")
+TRACES = Signal("TRACES", "/v1/traces")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,13 @@
 
 from otel_gpuflame.pipeline.agent import AgentControl, AgentOptions, run_agent
 from otel_gpuflame.pipeline.recording import RecordOptions, RecordResult, record
-from otel_gpuflame.pipeline.replaying import ReplayResult, SendSummary, replay, send_capture
+from otel_gpuflame.pipeline.replaying import (
+    ReplayResult,
+    SendSummary,
+    replay,
+    send_capture,
+    shift_ns,
+)
 from otel_gpuflame.pipeline.watching import HostView, WatchOptions, watch
 
 __all__ = [
@@ -18,5 +24,6 @@ __all__ = [
     "replay",
     "run_agent",
     "send_capture",
+    "shift_ns",
     "watch",
 ]

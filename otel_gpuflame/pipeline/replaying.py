@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from otel_gpuflame.capture.replay import ReplaySource
 from otel_gpuflame.encode.otlp import encode_otlp
@@ -70,7 +71,7 @@ def send_capture(
     `end_unix_ns` moves all times so that the recording ends then; None keeps them. Backends refuse what is older than
     an hour or so.
     """
-    shift_to = None if end_unix_ns is None else end_unix_ns - _length_ns(path)
+    shift_to = None if end_unix_ns is None else end_unix_ns - _recorded(path).length_ns
     summary = SendSummary()
     exporter = open_exporter(options)
     try:
@@ -98,8 +99,25 @@ def _count_result(summary: SendSummary, result: ExportResult) -> None:
         summary.messages.append(result.message)
 
 
-def _length_ns(path: Path) -> int:
-    """Time between the start of a capture and its last event."""
+def shift_ns(path: Path, end_unix_ns: int) -> int:
+    """By how much times move when the recording shall end at `end_unix_ns`."""
+    recorded = _recorded(path)
+    return end_unix_ns - recorded.length_ns - recorded.start_unix_ns
+
+
+class _Recorded(NamedTuple):
+    start_unix_ns: int
+    length_ns: int
+    """From the start of the capture to its last event."""
+
+
+def _recorded(path: Path) -> _Recorded:
+    start_unix_ns, times = 0, [0]
     with ReplaySource(path, call_dtype=wire.CALL) as source:
-        times = [e.time_ns for e in source.events() if isinstance(e, (CaptureStart, Watermark))]
-    return max(times, default=0) - min(times, default=0)
+        for event in source.events():
+            if isinstance(event, CaptureStart):
+                start_unix_ns = event.time_ns + event.unix_offset_ns
+                times = [event.time_ns]
+            elif isinstance(event, Watermark):
+                times.append(event.time_ns)
+    return _Recorded(start_unix_ns, max(times) - min(times))

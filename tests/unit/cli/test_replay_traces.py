@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`replay --traces`: recorded traces arrive beside the profiles that link to them, at the same times."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from google.protobuf import json_format
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from otel_gpuflame.cli.main import cli
+from otel_gpuflame.pipeline import replay
+from otel_gpuflame.profile.aggregate import AggregateOptions
+from tests.integration.collector.sink import OtlpSink
+from tests.integration.collector.sink_types import Reply
+
+CAPTURE = Path(__file__).resolve().parents[3] / "examples" / "captures" / "h200_train.ogfcap"
+BATCH_TRACE, MEMBER_TRACE, OTHER_TRACE = (bytes([number] * 16) for number in (0xB, 0xC, 0xD))
+MINUTE_NS = 60_000_000_000
+FLAGS = 0x100
+"""Whether the parent is remote is known. The SDK sends no other flag."""
+
+
+@pytest.fixture(scope="module")
+def linked() -> tuple[bytes, bytes, int]:
+    """Trace and span id that the recording links to, and the unix time at which it starts."""
+    (bundle,) = replay(CAPTURE, AggregateOptions(window_ns=None)).bundles
+    link = bundle.links[0]
+    return link.trace_id, link.span_id, bundle.window.start_unix_ns
+
+
+@pytest.fixture
+def sink() -> Iterator[OtlpSink]:
+    """A backend that keeps what it gets."""
+    with OtlpSink() as running:
+        yield running
+
+
+def requests(trace_id: bytes, span_id: bytes, start_ns: int) -> list[ExportTraceServiceRequest]:
+    """A request with everything that spans can have; a batch's member; a trace that no profile links to."""
+    full = ExportTraceServiceRequest()
+    of_resource = full.resource_spans.add(schema_url="https://example.org/resource")
+    of_resource.resource.attributes.add(key="service.name").value.string_value = "inference"
+    scope = of_resource.scope_spans.add(schema_url="https://example.org/scope")
+    scope.scope.name, scope.scope.version = "service", "1.2"
+    server = scope.spans.add(
+        name="POST /infer",
+        trace_id=trace_id,
+        span_id=span_id,
+        trace_state="vendor=1",
+        flags=FLAGS,
+        kind=Span.SPAN_KIND_SERVER,
+        start_time_unix_nano=start_ns,
+        end_time_unix_nano=start_ns + 7,
+    )
+    server.attributes.add(key="text").value.string_value = "ü"
+    server.attributes.add(key="flag").value.bool_value = True
+    server.attributes.add(key="count").value.int_value = -(1 << 60)
+    server.attributes.add(key="ratio").value.double_value = 0.25
+    for word in ("a", "b"):
+        server.attributes.add(key=word).value.array_value.values.add().string_value = word
+    server.status.code, server.status.message = 2, "failed"
+    event = server.events.add(name="retry", time_unix_nano=start_ns + 3)
+    event.attributes.add(key="attempt").value.int_value = 2
+    link = server.links.add(trace_id=MEMBER_TRACE, span_id=b"memberid", flags=FLAGS)
+    link.attributes.add(key="gpu.batch.share").value.double_value = 0.5
+    scope.spans.add(
+        name="child",
+        trace_id=trace_id,
+        span_id=b"child id",
+        parent_span_id=span_id,
+        flags=FLAGS,
+        kind=Span.SPAN_KIND_INTERNAL,
+        start_time_unix_nano=start_ns + 1,
+        end_time_unix_nano=start_ns + 2,
+    )
+    return [full, *(small(trace, start_ns) for trace in (MEMBER_TRACE, OTHER_TRACE))]
+
+
+def small(trace_id: bytes, start_ns: int) -> ExportTraceServiceRequest:
+    """A request with one span."""
+    request = ExportTraceServiceRequest()
+    scope = request.resource_spans.add().scope_spans.add()
+    scope.scope.name = "service"
+    scope.spans.add(
+        name="request",
+        trace_id=trace_id,
+        span_id=b"memberid",
+        flags=FLAGS,
+        kind=Span.SPAN_KIND_CLIENT,
+        start_time_unix_nano=start_ns,
+        end_time_unix_nano=start_ns + 1,
+    )
+    return request
+
+
+def as_otlp_json(message: Any) -> Any:
+    """OTLP writes ids in hexadecimal, protobuf in base64."""
+    if isinstance(message, list):
+        return [as_otlp_json(item) for item in message]
+    if not isinstance(message, dict):
+        return message
+    return {
+        key: base64.b64decode(value).hex() if key.lower().endswith("id") else as_otlp_json(value)
+        for key, value in message.items()
+    }
+
+
+@pytest.fixture
+def traces(linked: tuple[bytes, bytes, int], tmp_path: Path) -> Path:
+    """The requests as the Collector's `file` exporter writes them: one a line."""
+    path = tmp_path / "traces.json"
+    lines = [json_format.MessageToDict(request) for request in requests(*linked)]
+    path.write_text("".join(json.dumps(as_otlp_json(line)) + "\n" for line in lines) + "\n")
+    return path
+
+
+def run(*arguments: object) -> Result:
+    """The command, without settings of the caller."""
+    return CliRunner().invoke(
+        cli,
+        ["replay", str(CAPTURE), *map(str, arguments)],
+        env={"OTEL_EXPORTER_OTLP_TIMEOUT": "60000"},
+    )
+
+
+def spans_of(sink: OtlpSink) -> dict[bytes, tuple[Any, Any, Span]]:
+    """What arrived, by trace and span id."""
+    return {
+        span.trace_id + span.span_id: (of_resource.resource, of_scope.scope, span)
+        for received in sink.received
+        if received.signal == "traces"
+        for of_resource in received.traces.resource_spans
+        for of_scope in of_resource.scope_spans
+        for span in of_scope.spans
+    }
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_traces_arrive_as_they_were_with_the_times_of_their_profiles(
+    protocol: str, sink: OtlpSink, traces: Path, linked: tuple[bytes, bytes, int]
+) -> None:
+    """All that a span has; moved by exactly what the profiles are moved by; members too, others not."""
+    endpoint = f"http://{sink.grpc_endpoint}" if protocol == "grpc" else sink.http_endpoint
+    result = run("--traces", traces, "--endpoint", endpoint, "--protocol", protocol)
+    assert result.exit_code == 0, result.output
+    assert "3 of 3 spans sent" in result.output
+    arrived = spans_of(sink)
+    sent = requests(*linked)
+    (of_resource,) = sent[0].resource_spans
+    server, child = of_resource.scope_spans[0].spans
+    (member,) = sent[1].resource_spans[0].scope_spans[0].spans
+    assert set(arrived) == {each.trace_id + each.span_id for each in (server, child, member)}
+
+    starts_ns = [
+        profile.time_unix_nano
+        for received in sink.received
+        if received.signal == "profiles"
+        for of_profile in received.profiles.resource_profiles
+        for scope in of_profile.scope_profiles
+        for profile in scope.profiles
+    ]
+    moved_ns = min(starts_ns) - linked[2]
+    assert moved_ns > MINUTE_NS
+    for span in (server, child, member):
+        span.start_time_unix_nano += moved_ns
+        span.end_time_unix_nano += moved_ns
+        for event in span.events:
+            event.time_unix_nano += moved_ns
+        span.status.SetInParent()  # The SDK always sends one.
+        assert arrived[span.trace_id + span.span_id][2] == span
+    resource, scope, _ = arrived[server.trace_id + server.span_id]
+    assert resource == of_resource.resource
+    assert scope == of_resource.scope_spans[0].scope
+
+
+def test_recorded_times_are_kept_on_request(
+    sink: OtlpSink, traces: Path, linked: tuple[bytes, bytes, int]
+) -> None:
+    """With `--keep-times` nothing moves."""
+    arguments = ("--endpoint", sink.http_endpoint, "--protocol", "http/protobuf", "--keep-times")
+    assert run("--traces", traces, *arguments).exit_code == 0
+    trace_id, span_id, start_ns = linked
+    assert spans_of(sink)[trace_id + span_id][2].start_time_unix_nano == start_ns
+
+
+def test_a_receiver_that_takes_no_traces_is_an_error(sink: OtlpSink, traces: Path) -> None:
+    """Profiles were sent; what became of the traces is said, and the status is 1."""
+    arguments = ("--endpoint", sink.http_endpoint, "--protocol", "http/protobuf")
+    assert run(*arguments).exit_code == 0
+    profiles = len(sink.received)
+    sink.script(*[Reply()] * profiles, Reply.invalid("no traces here"))
+    result = run("--traces", traces, *arguments)
+    assert result.exit_code == 1
+    assert "0 of 3 spans sent" in result.output
+    assert "error: traces: " in result.output
+
+
+def test_a_file_without_a_trace_of_the_capture_says_so(sink: OtlpSink, tmp_path: Path) -> None:
+    """Nothing is sent of traces that no profile links to."""
+    path = tmp_path / "traces.json"
+    line = as_otlp_json(json_format.MessageToDict(small(OTHER_TRACE, 1)))
+    path.write_text(json.dumps(line))
+    arguments = ("--endpoint", sink.http_endpoint, "--protocol", "http/protobuf")
+    result = run("--traces", path, *arguments)
+    assert result.exit_code == 0
+    assert "no trace of the file has a profile" in result.output
+    assert spans_of(sink) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "traces.json:1: not OTLP JSON"),
+        ("[]", "traces.json:1: no traces in OTLP JSON"),
+        ('{"resourceLogs": []}', "traces.json:1: no traces in OTLP JSON"),
+        ('\n{"resourceSpans": 7}', "traces.json:2: not OTLP JSON"),
+        ('{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "zz"}]}]}]}', "not OTLP JSON"),
+        ('{"resourceSpans": [{"scopeSpans": [{"spans": [{"spanId": "abcd"}]}]}]}', "is no id"),
+        ('{"resourceSpans": [{"scopeSpans": [{"spans": [{"spanId": 7}]}]}]}', "is no id"),
+        ('{"a": ' * 5000 + "1" + "}" * 5000, "not OTLP JSON"),
+        ("\udcff", "cannot read"),
+    ],
+)
+def test_what_is_no_traces_file_is_refused_before_anything_is_sent(
+    text: str, reason: str, sink: OtlpSink, tmp_path: Path
+) -> None:
+    """The message names file, line and cause."""
+    path = tmp_path / "traces.json"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    result = run("--traces", path, "--endpoint", f"http://{sink.grpc_endpoint}")
+    assert result.exit_code == 1
+    assert reason in str(result.exception) + result.output
+    assert sink.received == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--traces", "traces.json"), "give --endpoint too"),
+        (("--endpoint", "http://127.0.0.1:1", "--span-id", "0" * 15 + "1"), "leave out --span-id"),
+    ],
+)
+def test_options_that_do_not_go_together(arguments: tuple[str, ...], reason: str) -> None:
+    """A usage error, before the capture is read."""
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert reason in result.output
