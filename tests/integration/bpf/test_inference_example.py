@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The example service, recorded: each launch is on the span that it was made for, from capture to replayed span."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_gpuflame.events.wire import CallFlag, Kind
+from tests.integration.bpf.recording import LIMIT_S, ROOT, Recording
+from tests.integration.bpf.session import GrowingFile, attached, finished, running
+
+pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
+
+SERVICE = ROOT / "examples" / "inference" / "serve.py"
+REQUESTS = 64
+LAYERS = 4
+CALLER_SPAN = "00f067aa0ba902b7"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """A recording, and the spans that the service itself wrote down."""
+
+    recording: Recording
+    spans: list[dict[str, Any]]
+
+    def named(self, name: str) -> list[dict[str, Any]]:
+        return [span for span in self.spans if span["name"] == name]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Served:
+    """64 requests at once, each with a parent in its caller, to a service that a recorder is attached to."""
+    folder = tmp_path_factory.mktemp("inference")
+    output, traces = folder / "test.ogfcap", folder / "traces.json"
+    command = [sys.executable, str(SERVICE), "--port", "0", "--traces", str(traces)]
+    with running(command, environment) as service:
+        service.wait_for(lambda: service.lines_said() > 0, "the service")
+        port = int(service.stdout.text().rpartition(":")[2])
+        with attached(output, service.process.pid) as recorder:
+            with ThreadPoolExecutor(REQUESTS) as clients:
+                assert set(clients.map(ask, [port] * REQUESTS, range(REQUESTS))) == {200}
+            GrowingFile(output).wait_for(recorder, time.monotonic_ns())
+            service.process.send_signal(signal.SIGINT)
+            assert service.finish() == 0, service.stderr.text()
+            recording = finished(recorder, output)
+    assert recording.exit_code == 0, recording.stderr
+    spans = [
+        span
+        for line in traces.read_text().splitlines()
+        for of_resource in json.loads(line)["resourceSpans"]
+        for of_scope in of_resource["scopeSpans"]
+        for span in of_scope["spans"]
+    ]
+    return Served(recording=recording, spans=spans)
+
+
+def ask(port: int, number: int) -> int:
+    """The status of a request."""
+    body = json.dumps({"prompt_tokens": 10 + number % 50, "new_tokens": 1 + number % 20})
+    headers = {"traceparent": f"00-{number + 1:032x}-{CALLER_SPAN}-01"}
+    connection = HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
+    connection.request("POST", "/infer", body, headers)
+    return connection.getresponse().status
+
+
+def test_each_launch_is_on_the_span_that_it_was_made_for(served: Served) -> None:
+    """A request's own span has its prompt's, a step's span those of the step; none is left over."""
+    rows = served.recording.capture.kind(Kind.LAUNCH)
+    assert ((rows["flags"] & CallFlag.HAS_SPAN) != 0).all()
+    seen = Counter(row["span_id"].tobytes().hex() for row in rows[["span_id"]])
+    prompts = {span["spanId"]: LAYERS for span in served.named("prefill")}
+    steps = {span["spanId"]: 2 * LAYERS for span in served.named("gpu.batch")}
+    assert len(prompts) == REQUESTS
+    assert seen == Counter(prompts | steps)
+    roots = dict.fromkeys(span["parentSpanId"] for span in served.named("prefill"))
+    servers = served.named("POST /infer")
+    assert set(roots) == {server["spanId"] for server in servers}
+    assert {server["parentSpanId"] for server in servers} == {CALLER_SPAN}
+
+
+def test_steps_are_linked_to_the_requests_that_they_served(served: Served) -> None:
+    """Shares sum to one in each step, and each request is in as many steps as it wanted tokens."""
+    tokens: Counter[str] = Counter()
+    for step in served.named("gpu.batch"):
+        shares = [link["attributes"][0]["value"]["doubleValue"] for link in step["links"]]
+        assert sum(shares) == pytest.approx(1)
+        tokens.update(link["spanId"] for link in step["links"])
+    assert sorted(tokens.values()) == sorted(1 + number % 20 for number in range(REQUESTS))
+    assert set(tokens) == {span["spanId"] for span in served.named("POST /infer")}
+
+
+def test_the_servers_span_shows_its_whole_request(served: Served) -> None:
+    """By its id one gets what its children launched; by the child's, in `active` mode, the same."""
+    child = served.named("prefill")[0]
+    for span_id, mode in ((child["parentSpanId"], "local_root"), (child["spanId"], "active")):
+        assert submissions(served.recording.path, span_id, mode) == LAYERS + 1
+    done = replayed(served.recording.path, child["parentSpanId"], "active")
+    assert done.returncode == 1
+    assert f"no sample belongs to span {child['parentSpanId']}" in done.stderr
+
+
+def submissions(capture: Path, span_id: str, mode: str) -> int:
+    """As `replay --span-id` counts them: a prompt is copied, and goes through all layers."""
+    done = replayed(capture, span_id, mode)
+    assert done.returncode == 0, done.stderr
+    return sum(int(line.rpartition(" ")[2]) for line in done.stdout.splitlines())
+
+
+def replayed(capture: Path, span_id: str, mode: str) -> subprocess.CompletedProcess[str]:
+    """Run the command."""
+    flags = ["--span-id", span_id, "--span-link", mode, "--folded", "-"]
+    command = ["replay", str(capture), *flags, "--sample-type", "gpu_launch"]
+    return subprocess.run(
+        [sys.executable, "-m", "otel_gpuflame", *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
