@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,14 @@ class TracesFile(SpanExporter):
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("w", encoding="utf-8")
+        self._lock = threading.Lock()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Write them on one line."""
         request = json_format.MessageToDict(encode_spans(spans))
-        self._file.write(json.dumps(with_hexadecimal_ids(request)) + "\n")
+        line = json.dumps(with_hexadecimal_ids(request)) + "\n"
+        with self._lock:  # Spans end in all threads.
+            self._file.write(line)
         return SpanExportResult.SUCCESS
 
     def shutdown(self) -> None:

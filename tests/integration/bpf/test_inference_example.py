@@ -107,26 +107,17 @@ def test_the_servers_span_shows_its_whole_request(served: Served) -> None:
     child = served.named("prefill")[0]
     for span_id, mode in ((child["parentSpanId"], "local_root"), (child["spanId"], "active")):
         assert submissions(served.recording.path, span_id, mode) == LAYERS + 1
-    done = replayed(served.recording.path, child["parentSpanId"], "active")
-    assert done.returncode == 1
-    assert f"no sample belongs to span {child['parentSpanId']}" in done.stderr
 
 
 def submissions(capture: Path, span_id: str, mode: str) -> int:
     """As `replay --span-id` counts them: a prompt is copied, and goes through all layers."""
-    done = replayed(capture, span_id, mode)
-    assert done.returncode == 0, done.stderr
-    return sum(int(line.rpartition(" ")[2]) for line in done.stdout.splitlines())
-
-
-def replayed(capture: Path, span_id: str, mode: str) -> subprocess.CompletedProcess[str]:
-    """Run the command."""
     flags = ["--span-id", span_id, "--span-link", mode, "--folded", "-"]
     command = ["replay", str(capture), *flags, "--sample-type", "gpu_launch"]
-    return subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "otel_gpuflame", *command],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        check=False,
+        check=True,
     )
+    return sum(int(line.rpartition(" ")[2]) for line in done.stdout.splitlines())
