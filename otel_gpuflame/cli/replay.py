@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -21,6 +21,7 @@ from otel_gpuflame.cli.usage import needs
 from otel_gpuflame.correlate.spans import SpanLink
 from otel_gpuflame.errors import CaptureFileError
 from otel_gpuflame.export.options import OtlpOptions
+from otel_gpuflame.export.recorded_batches import batch_members
 from otel_gpuflame.export.recorded_traces import of_traces, read_traces, send_spans
 from otel_gpuflame.findings.find import find
 from otel_gpuflame.findings.model import Finding
@@ -28,6 +29,8 @@ from otel_gpuflame.pipeline import ReplayResult, send_capture, shift_ns
 from otel_gpuflame.pipeline import replay as run_replay
 from otel_gpuflame.profile import sample_types
 from otel_gpuflame.profile.aggregate import AggregateOptions
+from otel_gpuflame.profile.batches import Member, split_batches
+from otel_gpuflame.profile.model import Link
 from otel_gpuflame.profile.select import only_span
 
 _SENT_WINDOW_NS = 10_000_000_000
@@ -97,6 +100,11 @@ Examples:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Send traces from this file of OTLP JSON beside the profiles that link to them, their times moved alike.",
 )
+@click.option(
+    "--batch-split",
+    is_flag=True,
+    help="Divide what batches did among their members, by the shares in --traces: estimates.",
+)
 @click.option("--findings", is_flag=True, help="Say why time is lost, where, and what helps.")
 @click.option(
     "--json",
@@ -126,6 +134,7 @@ def replay(
     protocol: str | None,
     keep_times: bool,
     traces: Path | None,
+    batch_split: bool,
     findings: bool,
     as_json: bool,
     limit: int,
@@ -138,11 +147,17 @@ def replay(
     _check_options()
     to_stdout = folded is not None and str(folded) == "-"
     _check_findings(findings=findings, as_json=as_json, span=span_id, to_stdout=to_stdout)
-    _check_sending(endpoint=endpoint, span=span_id, traces=traces)
-    recorded = None if traces is None else read_traces(traces)
+    _check_sending(endpoint=endpoint, span=span_id, traces=traces, is_split=batch_split)
+    if batch_split and pprof is not None:
+        raise click.UsageError("--pprof has no place for estimates: leave out --batch-split")
+    recorded = [] if traces is None else read_traces(traces)
     link = SpanLink(span_link)
     result = run_replay(capture, AggregateOptions(window_ns=None, span_link=link))
-    bundles = result.bundles if span_id is None else only_span(result.bundles, span_id)
+    is_root = link is SpanLink.LOCAL_ROOT
+    members = batch_members(recorded, by_local_root=is_root) if batch_split else {}
+    bundles = split_batches(result.bundles, members)
+    if span_id is not None:
+        bundles = only_span(bundles, span_id)
     if span_id is not None and not bundles:
         raise CaptureFileError(
             f"no sample belongs to span {span_id.hex()} with --span-link {span_link}; "
@@ -155,7 +170,7 @@ def replay(
     print_faults(console, result.faults)
     print_ledger(console, result.ledger)
     if findings:
-        _print_findings(console, find(bundles), as_json=as_json)
+        _print_findings(console, find(result.bundles), as_json=as_json)
     _warn(result)
     if pprof is not None:
         say(console, f"{pprof}: {human(write_pprof(pprof, bundles), 'bytes')}")
@@ -166,8 +181,9 @@ def replay(
     if endpoint is not None:
         windows = AggregateOptions(window_ns=_SENT_WINDOW_NS, span_link=link)
         end_unix_ns = None if keep_times else time.time_ns()
-        _send(console, capture, windows, destination(os.environ, endpoint, protocol), end_unix_ns)
-        if recorded is not None:
+        to = destination(os.environ, endpoint, protocol)
+        _send(console, capture, windows, to, end_unix_ns=end_unix_ns, members=members)
+        if traces is not None:
             linked = {link.trace_id for bundle in bundles for link in bundle.links}
             by_ns = 0 if end_unix_ns is None else shift_ns(capture, end_unix_ns)
             to = traces_destination(os.environ, endpoint, protocol)
@@ -179,10 +195,12 @@ def _send(
     capture: Path,
     windows: AggregateOptions,
     options: OtlpOptions,
+    *,
     end_unix_ns: int | None,
+    members: Mapping[Link, Sequence[Member]],
 ) -> None:
     """Send all windows; exits with 1 if anything was not accepted."""
-    summary = send_capture(capture, windows, options, end_unix_ns)
+    summary = send_capture(capture, windows, options, end_unix_ns, members)
     for message in summary.messages:
         click.echo(f"warning: {message}" if summary.failed == 0 else f"error: {message}", err=True)
     say(
@@ -214,11 +232,15 @@ def _send_traces(
         click.echo("warning: no trace of the file has a profile in this capture", err=True)
 
 
-def _check_sending(*, endpoint: str | None, span: bytes | None, traces: Path | None) -> None:
+def _check_sending(
+    *, endpoint: str | None, span: bytes | None, traces: Path | None, is_split: bool
+) -> None:
     if endpoint is not None and span is not None:
         raise click.UsageError("--endpoint sends the whole capture: leave out --span-id")
-    if traces is not None and endpoint is None:
-        raise click.UsageError("--traces are sent beside profiles: give --endpoint too")
+    if is_split and traces is None:
+        raise click.UsageError("--batch-split needs the members of batches: give --traces too")
+    if traces is not None and endpoint is None and not is_split:
+        raise click.UsageError("--traces are sent or split by: give --endpoint or --batch-split")
 
 
 def _check_findings(*, findings: bool, as_json: bool, span: bytes | None, to_stdout: bool) -> None:

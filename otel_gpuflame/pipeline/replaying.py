@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -14,10 +15,11 @@ from otel_gpuflame.events.records import CaptureStart, Watermark
 from otel_gpuflame.export import ExportResult, OtlpOptions, Outcome, open_exporter
 from otel_gpuflame.pipeline.correlating import CorrelatingAggregator
 from otel_gpuflame.profile.aggregate import AggregateOptions
+from otel_gpuflame.profile.batches import Member, split_batches
 from otel_gpuflame.profile.device_faults import DeviceFault
 from otel_gpuflame.profile.device_use import DeviceUse
 from otel_gpuflame.profile.ledger import Ledger
-from otel_gpuflame.profile.model import Bundle
+from otel_gpuflame.profile.model import Bundle, Link
 
 
 @dataclass(slots=True)
@@ -64,18 +66,23 @@ class SendSummary:
 
 
 def send_capture(
-    path: Path, windows: AggregateOptions, options: OtlpOptions, end_unix_ns: int | None
+    path: Path,
+    windows: AggregateOptions,
+    options: OtlpOptions,
+    end_unix_ns: int | None,
+    members: Mapping[Link, Sequence[Member]] | None = None,
 ) -> SendSummary:
     """Replay a capture to a backend, window by window.
 
     `end_unix_ns` moves all times so that the recording ends then; None keeps them. Backends refuse what is older than
-    an hour or so.
+    an hour or so. `members` divide what their batches did.
     """
     shift_to = None if end_unix_ns is None else end_unix_ns - _recorded(path).length_ns
     summary = SendSummary()
     exporter = open_exporter(options)
     try:
-        for bundle in replay(path, windows, shift_to=shift_to).bundles:
+        bundles = replay(path, windows, shift_to=shift_to).bundles
+        for bundle in split_batches(bundles, members or {}):
             dropped: Counter[str] = Counter()
             for request in encode_otlp([bundle], dropped=dropped):
                 _count_result(summary, exporter.export(request))

@@ -17,7 +17,13 @@ from typing import Any
 
 import pytest
 
+from otel_gpuflame.correlate.spans import SpanLink
 from otel_gpuflame.events.wire import CallFlag, Kind
+from otel_gpuflame.export.recorded_batches import batch_members
+from otel_gpuflame.export.recorded_traces import read_traces
+from otel_gpuflame.profile.batches import split_batches
+from otel_gpuflame.profile.model import Bundle
+from otel_gpuflame.profile.sample_types import GPU_LAUNCH
 from tests.integration.bpf.recording import LIMIT_S, ROOT, Recording
 from tests.integration.bpf.session import GrowingFile, attached, finished, running
 
@@ -34,6 +40,7 @@ class Served:
     """A recording, and the spans that the service itself wrote down."""
 
     recording: Recording
+    traces: Path
     spans: list[dict[str, Any]]
 
     def named(self, name: str) -> list[dict[str, Any]]:
@@ -64,7 +71,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]
         for of_scope in of_resource["scopeSpans"]
         for span in of_scope["spans"]
     ]
-    return Served(recording=recording, spans=spans)
+    return Served(recording=recording, traces=traces, spans=spans)
 
 
 def ask(port: int, number: int) -> int:
@@ -107,6 +114,36 @@ def test_the_servers_span_shows_its_whole_request(served: Served) -> None:
     child = served.named("prefill")[0]
     for span_id, mode in ((child["parentSpanId"], "local_root"), (child["spanId"], "active")):
         assert submissions(served.recording.path, span_id, mode) == LAYERS + 1
+
+
+def test_steps_are_divided_among_the_requests_that_they_served(served: Served) -> None:
+    """Each request has its share of the steps beside its own prompt; all parts together are all launches."""
+    spans = read_traces(served.traces)
+    members = batch_members(spans, by_local_root=True)
+    assert len(members) == len(served.named("gpu.batch"))
+    exact, estimated = split_batches(
+        served.recording.replayed(SpanLink.LOCAL_ROOT).bundles, members
+    )
+    servers = {bytes.fromhex(span["spanId"]) for span in served.named("POST /infer")}
+    of_prompts, of_steps = (launches_by_span(bundle) for bundle in (exact, estimated))
+    assert of_prompts == dict.fromkeys(servers, LAYERS + 1)
+    assert sum(of_steps.values()) == 2 * LAYERS * len(members)
+    shares: Counter[bytes] = Counter()
+    for of_step in members.values():
+        shares.update({member.link.span_id: member.share for member in of_step})  # type: ignore[dict-item]
+    assert of_steps.keys() <= shares.keys() == servers
+    for server in servers:
+        # Two stacks, each rounded once.
+        assert of_steps[server] == pytest.approx(2 * LAYERS * shares[server], abs=2)
+
+
+def launches_by_span(bundle: Bundle) -> Counter[bytes]:
+    """Submissions by the id of the span that they are linked to."""
+    (profile,) = (each for each in bundle.profiles if each.sample_type == GPU_LAUNCH)
+    counts: Counter[bytes] = Counter()
+    for link, value in zip(profile.link.tolist(), profile.value.tolist(), strict=True):
+        counts[bundle.links[link].span_id if link >= 0 else b""] += value
+    return counts
 
 
 def submissions(capture: Path, span_id: str, mode: str) -> int:

@@ -241,10 +241,47 @@ def test_what_is_no_traces_file_is_refused_before_anything_is_sent(
     assert sink.received == ()
 
 
+def test_a_split_keeps_totals_and_shows_members(
+    traces: Path, linked: tuple[bytes, bytes, int], tmp_path: Path
+) -> None:
+    """With the recorded span as a batch of two members, one of them not traced: half is the member's."""
+    text = traces.read_text().replace("POST /infer", "gpu.batch")
+    traces.write_text(text)
+    flags = ("--traces", traces, "--batch-split", "--span-link", "active", "--folded")
+    outputs = {}
+    for span_id in (None, b"memberid", linked[1]):
+        path = tmp_path / "stacks.folded"
+        of_span = () if span_id is None else ("--span-id", span_id.hex())
+        result = run(*flags, path, *of_span)
+        outputs[span_id] = result.exit_code, folded_total(path) if result.exit_code == 0 else 0
+    whole = run("--folded", tmp_path / "whole.folded")
+    assert whole.exit_code == 0
+    assert outputs[None] == (0, folded_total(tmp_path / "whole.folded"))
+    before = run(
+        "--folded", tmp_path / "one.folded", "--span-link", "active", "--span-id", linked[1].hex()
+    )
+    assert before.exit_code == 0
+    batch_ns = folded_total(tmp_path / "one.folded")
+    code, member_ns = outputs[b"memberid"]
+    assert code == 0
+    assert (
+        abs(member_ns - batch_ns / 2) < len((tmp_path / "one.folded").read_text().splitlines()) + 1
+    )
+    # All that the batch did is its members' now, or nobody's.
+    assert outputs[linked[1]] == (1, 0)
+
+
+def folded_total(path: Path) -> int:
+    """Sum of a file of folded stacks."""
+    return sum(int(line.rpartition(" ")[2]) for line in path.read_text().splitlines())
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--traces", "traces.json"), "give --endpoint too"),
+        (("--traces", "traces.json"), "give --endpoint or --batch-split"),
+        (("--batch-split",), "give --traces too"),
+        (("--batch-split", "--traces", "t.json", "--pprof", "p.pb.gz"), "leave out --batch-split"),
         (("--endpoint", "http://127.0.0.1:1", "--span-id", "0" * 15 + "1"), "leave out --span-id"),
     ],
 )
