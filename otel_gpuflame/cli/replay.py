@@ -214,7 +214,7 @@ def _send(
 
 def _check_options() -> None:
     needs("--sample-type", "--folded")
-    needs("--span-link", "--span-id", "--pprof", "--html", "--endpoint")
+    needs("--span-link", "--span-id", "--pprof", "--html", "--endpoint", "--batch-split")
     needs("--protocol", "--endpoint")
     needs("--keep-times", "--endpoint")
 

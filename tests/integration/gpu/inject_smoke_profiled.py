@@ -132,7 +132,9 @@ def check_during(plain: dict[str, Any]) -> None:
     app.end()
     wanted = plain["kernel"]
     found = {"before": recorder.kernels(*before), "after": recorder.kernels(*after)}
-    ok = found["before"] == wanted and found["after"] in (
+    # What CUPTI had not delivered when the profiler came is lost: at most what one flush finds. Its window says so.
+    is_whole_or_marked = found["before"] == wanted or recorder.windows().get("other_client")
+    ok = bool(found["before"] and is_whole_or_marked) and found["after"] in (
         (wanted,) if recorder.has_probes else (0,)
     )
     report(
