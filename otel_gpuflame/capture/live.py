@@ -249,12 +249,15 @@ class LiveCapture:
             events.append(Watermark(complete_ns - _LATENESS_NS if timeout_ns else complete_ns))
         return events
 
-    def open_window(self, close_ns: int | None) -> None:
-        """Attach windowed probes to every library, then have libraries in programs record until `close_ns`.
+    def open_window(self) -> None:
+        """Attach windowed probes to every library."""
+        self._attachments.open_window()
+
+    def record(self, close_ns: int | None) -> None:
+        """Have libraries in programs record until `close_ns`, once probes are attached.
 
         They close by themselves, a little before: so probes see every launch that is recorded, however late we are.
         """
-        self._attachments.open_window()
         if self._gpu is None:
             return
         now_ns = time.monotonic_ns()

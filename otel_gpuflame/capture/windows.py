@@ -42,11 +42,14 @@ _KILL_AFTER_STRATA: Final = 3
 class Probes(Protocol):
     """What is attached and detached, and what it costs. Times are CLOCK_MONOTONIC nanoseconds."""
 
-    def open_window(self, close_ns: int | None) -> None:
-        """Attach windowed probes, and have executions recorded until `close_ns` (None: until the window is closed)."""
+    def open_window(self) -> None:
+        """Attach windowed probes."""
+
+    def record(self, close_ns: int | None) -> None:
+        """Have executions recorded until `close_ns` (None: until the window is closed)."""
 
     def close_window(self) -> None:
-        """Detach windowed probes, and have no executions recorded."""
+        """Have no executions recorded, and detach windowed probes."""
 
     def costs(self) -> dict[int, tuple[int, int]]:
         """(hits, nanoseconds in programs) of each target by pid, running totals."""
@@ -172,10 +175,12 @@ class WindowControl:
         opened_ns = plan.open_ns
         if not self._is_open:
             started_ns = clock()
-            self._probes.open_window(None if plan.probability == 1 else plan.close_ns)
-            self._at_open = (clock(), self._probes.costs())
-            self._records_at_open = self._probes.record_costs()
+            self._probes.open_window()
             opened_ns = max(plan.open_ns, clock())
+            # Not earlier: what is recorded must lie in the window that is announced.
+            self._probes.record(None if plan.probability == 1 else plan.close_ns)
+            self._at_open = (opened_ns, self._probes.costs())
+            self._records_at_open = self._probes.record_costs()
             if self.state.switch_ns == 0:
                 logger.info(FIRST_WINDOW)
             self._note_switch(clock() - started_ns)

@@ -59,7 +59,8 @@ class SwitchedCapture(LiveCapture):
 
     def open(self) -> None:
         """Open a window that lasts until it is closed."""
-        self.open_window(None)
+        self.open_window()
+        self.record(None)
 
     def detach(self) -> None:
         """Detach what `attach` attaches."""

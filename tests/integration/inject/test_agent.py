@@ -139,7 +139,7 @@ def test_estimates_of_the_time_of_devices(variables: dict[str, str], sink: OtlpS
     assert exact[service, "gpu_time"] == exact[service, "gpu_launch"] == 0
     assert exact[service, "gpu_wait"] > 0
     mean_ns = estimated[service, "gpu_time"] / estimated[service, "gpu_launch"]
-    assert mean_ns == pytest.approx(KERNEL_NS, rel=0.5)
+    assert mean_ns == pytest.approx(KERNEL_NS, rel=0.2)
 
 
 def test_an_agent_that_is_killed_leaves_no_library_awake(

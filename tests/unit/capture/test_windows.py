@@ -28,8 +28,10 @@ class Machine:
     record_rate: float = 0.0
     record_ns: float = 1_000.0
     record_switch: int = 0
+    record_takes_ns: int = 0
     records: float = 0.0
     ends: list[int | None] = field(default_factory=list)
+    recorded: list[int] = field(default_factory=list)
     now_ns: int = 1_000 * SECOND
     is_open: bool = False
     opened: list[int] = field(default_factory=list)
@@ -45,12 +47,17 @@ class Machine:
         self.records += self.record_rate * by_ns / SECOND if self.is_open else 0.0
         self.now_ns += by_ns
 
-    def open_window(self, close_ns: int | None) -> None:
+    def open_window(self) -> None:
         assert not self.is_open
         self.now_ns += self.switch_ns
         self.is_open = True
-        self.ends.append(close_ns)
         self.opened.append(self.now_ns)
+
+    def record(self, close_ns: int | None) -> None:
+        assert self.is_open
+        self.recorded.append(self.now_ns)
+        self.ends.append(close_ns)
+        self.advance(self.record_takes_ns)
 
     def close_window(self) -> None:
         assert self.is_open
@@ -294,3 +301,13 @@ def test_windows_that_are_too_short_to_measure_do_not_look_cheap() -> None:
         control = WindowControl(machine, BudgetOptions(budget=0.01, trap_ns=1_000), Random(seed))
         windows = run(machine, control, 200)
         assert all(w.probability_ppb < 0.1 * PPB for w in windows)
+
+
+def test_nothing_is_recorded_before_the_window_that_is_announced() -> None:
+    """A library may begin at once, while we still ask what probes have cost."""
+    machine = Machine(record_rate=1_000, record_takes_ns=3 * MS)
+    control = WindowControl(machine, BudgetOptions(trap_ns=1_000), Random(8))
+    windows = [w for w in run(machine, control, 200) if w.open_ns < w.close_ns]
+    begins = set(machine.recorded)
+    assert len(windows) > 5
+    assert {w.open_ns for w in windows} <= begins
