@@ -99,6 +99,6 @@ def _without_region(host: Host, pid: int) -> Check:
 
 def _state_name(state: int) -> str:
     try:
-        return LibraryState(state).name.lower()
+        return LibraryState(state).name.lower().replace("_", " ")
     except ValueError:
         return f"in state {state}"

@@ -140,3 +140,21 @@ def test_a_profiler_that_never_ends(variables: dict[str, str], output: Path) -> 
     events = read(output)
     assert len(rows_of(events, GpuKind.KERNEL)) == RECORDED
     assert of(events, ExecutionsEnd)[0].incomplete == "other_client"
+
+
+def test_a_program_that_is_killed_under_its_profiler(
+    variables: dict[str, str], output: Path
+) -> None:
+    """The recording ends with it, and has what came before."""
+    with running(TARGET, variables) as target:
+        program = Program(target)
+        with attached(output, program.pid) as recorder:
+            program.wait_until_captured()
+            work_until_written(recorder, program)
+            program.do("profile_begin")
+            wait_until_it_stands_down(recorder, program)
+            target.process.kill()
+            assert recorder.finish() == 0, recorder.stderr.text()
+    events = read(output)
+    assert len(rows_of(events, GpuKind.KERNEL)) == RECORDED
+    assert [end.incomplete for end in of(events, ExecutionsEnd)] == ["other_client"]
