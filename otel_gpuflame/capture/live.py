@@ -140,7 +140,11 @@ class LiveCapture:
         self._gpu = None
         if options.gpu:
             self._gpu = GpuSource(
-                demangler.demangle, proc, self._host_devices, yields=options.host_wide
+                demangler.demangle,
+                proc,
+                self._host_devices,
+                prepare=self._targets.probe_libraries,
+                yields=options.host_wide,
             )
         self._known_stacks = KnownStacks()
         self._stacks_seen = DistinctPairs()

@@ -157,6 +157,13 @@ class Targets:
             if target.attributes is None:
                 self._describe(target)
 
+    def probe_libraries(self, pid: int) -> None:
+        """Put probes on what a target has mapped, without waiting for its next look."""
+        target = self._targets.get(pid)
+        address_map = read_maps(pid, self._proc) if target is not None else None
+        if target is not None and address_map is not None:
+            self._attach_libraries(target, address_map, time.monotonic_ns())
+
     def forget(self, pid: int) -> None:
         """Drop a process that has ended, unless its pid already means another one."""
         target = self._targets.get(pid)

@@ -143,7 +143,7 @@ def _first_record(region: Region, heads: Heads, clock_offset_ns: int, since_ns: 
     head = heads.records_head
     if not region.is_untouched or not 0 < head <= region.layout.record_slots:
         return head
-    if heads.state in (LibraryState.STARTING, LibraryState.CAPTURING):
+    if heads.state == LibraryState.CAPTURING:
         return 0
     first = region.records(0, 1)[0]
     is_ours = since_ns is not None and int(first["start_ns"]) >= since_ns + clock_offset_ns

@@ -42,6 +42,7 @@ from otel_gpuflame.capture.host_devices import HostDevices
 from otel_gpuflame.events import wire
 from otel_gpuflame.events.frames import ProcessKey
 from otel_gpuflame.events.records import CallArray, Event, LossCount
+from otel_gpuflame.events.wire_gpu import LibraryState
 from otel_gpuflame.symbolize.start_time import start_monotonic_ns
 
 logger = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class GpuSource:
     """Regions of all targets. Never raises for what a target does, and never blocks.
 
     `yields`: programs that a recorder has started are left to it, since one exporter at a time reads a region.
+    `prepare` is called with a pid before its first lease: from then on, calls of CUPTI there must be seen.
     """
 
     def __init__(
@@ -84,9 +86,11 @@ class GpuSource:
         proc: Path = Path("/proc"),
         devices: HostDevices | None = None,
         *,
+        prepare: Callable[[int], None] = lambda _pid: None,
         yields: bool = False,
     ) -> None:
         self._readable = readable
+        self._prepare = prepare
         self._yields = yields
         self._proc = proc
         self._devices = devices or HostDevices()
@@ -239,7 +243,13 @@ class GpuSource:
         """Whether that is all there is to this look: a process has one region, whatever becomes of it."""
         known = {session.inode for session in self._sessions.values()}
         try:
-            self._start(Region(open_region(path, pid, self._proc, known)), pid, now_ns)
+            region = Region(open_region(path, pid, self._proc, known))
+            if region.heads().state == LibraryState.STARTING:
+                # It may not have loaded CUPTI yet.
+                region.close()
+            else:
+                self._prepare(pid)
+                self._start(region, pid, now_ns)
         except NotOursError:
             return False
         except InUseError:

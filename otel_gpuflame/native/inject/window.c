@@ -108,7 +108,6 @@ static uint32_t take_over(void)
 static bool open_window(uint32_t generation, uint64_t begin_ns, uint32_t result)
 {
 	window.generation = generation;
-	ogf_set_state(OGF_GPU_DORMANT); /* a state is of its generation, or of an earlier one */
 	ogf_set_generation(generation);
 	if (result == CUPTI_SUCCESS)
 		result = prepare();
@@ -132,6 +131,7 @@ static bool take_window(uint32_t generation)
 {
 	const uint64_t begin_ns = ogf_now_ns();
 
+	ogf_set_state(OGF_GPU_DORMANT); /* a state is of the generation that is there, or of a later one */
 	window.contexts = ogf_devices_with_context();
 	window.contexts_until_ns = begin_ns + CONTEXT_MS * OGF_NS_PER_MS;
 	if (!open_window(generation, begin_ns, take_over()))

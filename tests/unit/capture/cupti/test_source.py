@@ -321,20 +321,36 @@ def test_what_an_earlier_exporter_left_is_not_delivered() -> None:
             assert counts(source)["execution.outside_window"] == 2
 
 
-@pytest.mark.parametrize("state", [LibraryState.STARTING, LibraryState.CAPTURING])
-def test_a_window_that_the_library_opened_by_itself_is_carried_on(state: LibraryState) -> None:
+def test_a_library_that_is_not_ready_is_waited_for() -> None:
+    """Calls of CUPTI must be seen before it is given a lease, and it may have loaded no CUPTI yet."""
+    prepared: list[int] = []
+    with target() as writer:
+        source = GpuSource(str, prepare=prepared.append)
+        writer.library["state"] = LibraryState.STARTING
+        now_ns = time.monotonic_ns()
+        source.begin(now_ns)
+        source.look([writer.pid], now_ns)
+        assert (prepared, int(writer.control["lease_until_ns"][0])) == ([], 0)
+        writer.library["state"] = LibraryState.DORMANT
+        due_ns = source.next_look_ns()
+        assert due_ns is not None
+        source.look([writer.pid], due_ns)
+        assert prepared == [writer.pid]
+        assert writer.control["lease_until_ns"][0] > 0
+        source.close(time.monotonic_ns())
+
+
+def test_a_window_that_the_library_opened_by_itself_is_carried_on() -> None:
     """From its first record, and the books hold all of it."""
     with target() as writer:
         writer.open_window()
         writer.write(kernels(3))
         writer.library["counters"][0][LibraryCounter.WRITTEN] = 4
-        writer.library["state"] = state
         with reading(writer) as source:
             events = step(source)
             assert counts(source)["execution.seen"] == counts(source)["execution.sent"] == 4
             assert writer.control["records_tail"][0] == 4
             assert writer.control["lease_until_ns"][0] > 0
-            writer.library["state"] = LibraryState.CAPTURING
             writer.write(kernels(2))
             writer.close_window()
             events += step(source)
