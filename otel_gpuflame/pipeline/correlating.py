@@ -95,6 +95,7 @@ def note_captured(ledger: Ledger, captured: CapturedLaunches, estimated: int) ->
     texts = {
         "unmatched": "graphs that run other kernels than any capture that was seen",
         "ambiguous": "graphs that run the kernels of several captures",
+        "failed": "captures in which the program waited for the stream: launches before that count as captured",
         "evicted": "captured launches forgotten, since there were too many",
     }
     remarks = {text: captured.counts[name] for name, text in texts.items()}

@@ -16,10 +16,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_gpuflame.correlate.gpu.captures import Captures, begins_or_ends
 from otel_gpuflame.correlate.gpu.graph_nodes import GraphNodes
-from otel_gpuflame.correlate.gpu.launches import IS_SUBMISSION
 from otel_gpuflame.correlate.gpu.processes import FOREVER
-from otel_gpuflame.events import apis
 from otel_gpuflame.events.executions import (
     ExecutionArray,
     Executions,
@@ -32,13 +31,6 @@ from otel_gpuflame.events.records import CallArray, Calls, Event, Names, Process
 from otel_gpuflame.events.wire import Kind
 from otel_gpuflame.events.wire_gpu import GpuKind
 
-_BEGINS: Final = frozenset(
-    apis.BY_NAME[name].id for name in ("cuStreamBeginCapture", "cuStreamBeginCaptureToGraph")
-)
-_END: Final = apis.BY_NAME["cuStreamEndCapture"].id
-_CAPTURE_APIS: Final = np.array([*sorted(_BEGINS), _END], np.uint16)
-_PER_THREAD: Final = 2
-"""Handles up to this one mean another stream in each thread."""
 _MAX_KEPT: Final = 1 << 16
 """Captured launches of a process. vLLM captures some 67 graphs of hundreds of kernels."""
 _MAX_TRIES: Final = 4
@@ -54,15 +46,6 @@ class _Sequence:
 
 
 @dataclass(slots=True)
-class _Capture:
-    """A capture that goes on. Streams join it by waiting for an event of one that is in it."""
-
-    streams: set[tuple[int, int]]
-    events: set[int] = field(default_factory=set)
-    parts: list[CallArray] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class _Replay:
     """One launch of a graph that is not understood yet."""
 
@@ -73,8 +56,7 @@ class _Replay:
 
 @dataclass(slots=True)
 class _Process:
-    open: dict[tuple[int, int], _Capture] = field(default_factory=dict)
-    """By the stream on which it began."""
+    captures: Captures = field(default_factory=Captures)
     sequences: list[_Sequence] = field(default_factory=list)
     replays: dict[int, _Replay] = field(default_factory=dict)
     """By graph."""
@@ -93,7 +75,7 @@ class CapturedLaunches:
         self.captured: Counter[str] = Counter()
         """Captured calls, by the name of their kind."""
         self.counts: Counter[str] = Counter()
-        """Graphs that were `matched`, `unmatched`, or `ambiguous`; captured launches that were `evicted`."""
+        """Graphs that were `matched`, `unmatched` or `ambiguous`; captures that `failed`; `evicted` launches."""
 
     def feed(self, event: Event) -> list[Event]:
         """Take in one event; what goes on, in order."""
@@ -118,8 +100,8 @@ class CapturedLaunches:
     @_take.register
     def _(self, event: Calls) -> list[Event]:
         rows = event.rows
-        concerned = {key for key, process in self._processes.items() if process.open}
-        turns = np.flatnonzero(np.isin(rows["api"], _CAPTURE_APIS))
+        concerned = {key for key, process in self._processes.items() if process.captures.is_open}
+        turns = begins_or_ends(rows)
         if len(turns):
             pairs = np.unique(rows[["tgid", "process_start_ns"]][turns]).tolist()
             concerned.update(ProcessKey(*pair) for pair in pairs)
@@ -131,7 +113,11 @@ class CapturedLaunches:
             process = self._processes.setdefault(key, _Process())
             # Rows are long: they are copied only where another process has some too.
             of = rows if len(places) == len(rows) else rows.take(places)
-            is_captured[places] = self._follow(key, process, of)
+            failed_before = process.captures.failed
+            is_captured[places], ended = process.captures.follow(of)
+            self.counts += Counter(failed=process.captures.failed - failed_before)
+            for captured in ended:
+                self._keep(key, process, captured)
         if not is_captured.any():
             return [event]
         kinds, counts = np.unique(rows["kind"][is_captured], return_counts=True)
@@ -182,52 +168,7 @@ class CapturedLaunches:
             self._names = {key: value for key, value in self._names.items() if key[0] not in gone}
         return [event]
 
-    def _follow(self, key: ProcessKey, process: _Process, rows: CallArray) -> NDArray[np.bool_]:
-        """Which of a process's calls are captured. Begins and ends take effect in the order of time."""
-        starts_ns = rows["start_ns"]
-        order = np.arange(len(rows))
-        if not (starts_ns[1:] >= starts_ns[:-1]).all():
-            order = np.argsort(starts_ns, kind="stable")
-            rows = rows.take(order)
-        is_turn = np.isin(rows["api"], _CAPTURE_APIS)
-        is_turn |= np.isin(rows["kind"], (Kind.EVENT_RECORD, Kind.STREAM_WAIT))
-        captured = np.zeros(len(rows), np.bool_)
-        begin = 0
-        for place in (*np.flatnonzero(is_turn).tolist(), len(rows)):
-            for capture in process.open.values():
-                inside = begin + np.flatnonzero(_is_in(capture, rows[begin:place]))
-                if len(inside):
-                    captured[inside] = True
-                    capture.parts.append(rows.take(inside))
-            if place < len(rows):
-                self._turn(key, process, rows[place])
-            begin = place + 1
-        result = np.zeros(len(rows), np.bool_)
-        result[order] = captured
-        return result
-
-    def _turn(self, key: ProcessKey, process: _Process, row: np.void) -> None:
-        stream, api = _stream(int(row["stream"]), int(row["thread_pointer"])), int(row["api"])
-        if api in _BEGINS:
-            # One that failed, or whose end was not seen, ends with the next one on that stream.
-            process.open[stream] = _Capture({stream})
-        elif api == _END:
-            capture = process.open.pop(stream, None)
-            if capture is not None:
-                self._close(key, process, capture)
-        elif row["kind"] == Kind.EVENT_RECORD:
-            for capture in process.open.values():
-                if stream in capture.streams:
-                    capture.events.add(int(row["object"]))
-        else:
-            for capture in process.open.values():
-                if int(row["object"]) in capture.events:
-                    capture.streams.add(stream)
-
-    def _close(self, key: ProcessKey, process: _Process, capture: _Capture) -> None:
-        rows = np.concatenate(capture.parts) if capture.parts else None
-        if rows is None:
-            return
+    def _keep(self, key: ProcessKey, process: _Process, rows: CallArray) -> None:
         launches = rows.take(np.flatnonzero(rows["kind"] == Kind.LAUNCH))
         if len(launches):
             names = self._numbers(key, launches["object"])
@@ -309,18 +250,3 @@ def _are_alike(launches: list[CallArray]) -> bool:
 def _places_of(key: ProcessKey, rows: NDArray[np.void]) -> NDArray[np.intp]:
     is_of = (rows["tgid"] == key.tgid) & (rows["process_start_ns"] == key.start_ns)
     return np.flatnonzero(is_of)
-
-
-def _stream(handle: int, thread: int) -> tuple[int, int]:
-    return handle, thread if handle <= _PER_THREAD else 0
-
-
-def _is_in(capture: _Capture, rows: CallArray) -> NDArray[np.bool_]:
-    """Which calls give a captured stream something to do."""
-    streams = rows["stream"]
-    found = np.isin(streams, [handle for handle, thread in capture.streams if not thread])
-    for handle, thread in capture.streams:
-        if thread:
-            found |= (streams == handle) & (rows["thread_pointer"] == thread)
-    chosen: NDArray[np.bool_] = found & IS_SUBMISSION[rows["kind"]]
-    return chosen

@@ -98,6 +98,11 @@ class Scene:
         """An event is recorded."""
         return self._add(call(0, 0, api="cuEventRecord", object=event, stream=stream))
 
+    def synchronize(self, stream: int | None, thread: int = THREAD) -> Scene:
+        """A thread waits for a stream, or for all."""
+        api = "cuCtxSynchronize" if stream is None else "cuStreamSynchronize"
+        return self._add(call(0, 0, api=api, stream=stream or 0, thread=thread))
+
     def wait(self, stream: int, event: int) -> Scene:
         """A stream is told to wait for it."""
         return self._add(call(0, 0, api="cuStreamWaitEvent", object=event, stream=stream))
@@ -170,6 +175,11 @@ def kept(scene: Scene, batches: int = 1) -> tuple[list[int], CapturedLaunches]:
             .end(),
             [3],
         ),
+        # A stream that is captured cannot be waited for: the begin had failed. Others can.
+        (Scene().begin().launch("a").synchronize(STREAM).launch("b").end(), [2]),
+        (Scene().begin().launch("a").synchronize(FREE_STREAM).launch("b").end(), []),
+        (Scene().begin().launch("a").synchronize(None).launch("b").end(), [2]),
+        (Scene().begin().launch("a").synchronize(None, SECOND).launch("b").end(), []),
         # Ends without a begin, and begins without an end.
         (Scene().end().launch("a").begin().launch("b"), [1]),
         (Scene().begin().launch("a").begin().launch("b").end().launch("c"), [3]),
