@@ -445,8 +445,10 @@ static __always_inline void ogf_take_python(struct ogf_stack_scratch *scratch, c
 
 	__builtin_memset((void *)owner, 0, sizeof(*owner));
 	ogf_find_owner(place->stack_pointer, !place->is_instruction, owner);
-	if (!ogf_walk_python(scratch, &target->python, event->thread_pointer) && owner->until.frame) {
-		/* The inner loop has been left, and what was on the stack then is there still. */
+	if (!ogf_walk_python(scratch, &target->python, event->thread_pointer) && owner->until.frame &&
+	    scratch->head.python_state <= OGF_PYTHON_NO_THREAD) {
+		/* All its frames, and not that one: the inner loop has been left, but is still to be seen on the stack.
+		 */
 		owner->task = owner->is_only_inner ? owner->outermost : 0;
 		owner->is_unknown = !owner->task;
 		owner->span_id = 0;

@@ -31,6 +31,8 @@ MAX_DEPTH = 3
 """Of passes in one thread; deeper ones are given to another."""
 DEEPEST = 5
 THREADS = 3
+MAX_FRAMES = 128
+"""That a stack has room for."""
 Frames = tuple[tuple[str, int], ...]
 
 
@@ -150,7 +152,9 @@ class Program:
                 if depth < DEEPEST and rng.random() < 0.6:
                     self.backward(rng, depth + 1, outer)
                     launch = functools.partial(self.launch, outer, "hook_after")
-                    descend(rng.randrange(40), launch)
+                    levels = rng.randrange(40)
+                    # Now and then from further down than a stack has room for.
+                    descend(levels if levels < 37 else MAX_FRAMES + levels, launch)
         except BaseException as error:
             self.errors.append(repr(error))
 
@@ -221,7 +225,7 @@ def main() -> None:
             "distinct_tasks": len(set(program.tasks)),
             "failed": program.failed,
             "nested": program.nested,
-            "chains": list(chains),
+            "chains": [chain[-MAX_FRAMES:] for chain in chains],
             "kernels": {name: [chains[c.frames], c.span] for name, c in program.truth.items()},
         }
     )
