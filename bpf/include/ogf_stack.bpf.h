@@ -331,8 +331,10 @@ static __always_inline void ogf_add_owner(struct ogf_stack_scratch *scratch, str
 		return;
 	}
 	ogf_take_span_of(pass, owner->span_id, event);
-	if (head->python_state <= OGF_PYTHON_NO_THREAD)
-		head->python_state = pass->head.python_state;
+	/* Behind frames that end too early there would be a gap, and none would see it. */
+	if (head->python_state > OGF_PYTHON_NO_THREAD)
+		return;
+	head->python_state = pass->head.python_state;
 	count = pass->head.python_count;
 	if (count + head->python_count > OGF_MAX_PYTHON_FRAMES) {
 		head->python_state = OGF_PYTHON_TRUNCATED;

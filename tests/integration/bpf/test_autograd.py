@@ -14,6 +14,7 @@ from otel_gpuflame.capture.live import LiveCapture, LiveOptions
 from otel_gpuflame.capture.windows import BudgetOptions
 from otel_gpuflame.events.frames import FrameKind, Stack, StackKey
 from otel_gpuflame.events.wire import CallFlag, Kind
+from otel_gpuflame.symbolize.stacks import PYTHON_NO_OWNER, PYTHON_TRUNCATED
 from tests.fakes.steps import STAYS
 from tests.integration.bpf.recording import Capture, Recording, app
 from tests.integration.bpf.session import attach_and_record, running
@@ -22,6 +23,8 @@ from tests.integration.bpf.test_interpreters import SUPPORTED, interpreters
 pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
 
 
+_LEAST_FRAMES: Final = 60
+"""Of 128: from CPython 3.12 on, each call from C takes the place of one more."""
 _PACKAGES: Final = Path(trace.__file__).parents[2]
 
 
@@ -73,17 +76,23 @@ def test_passes_overlap_nest_fail_and_use_memory_again(recording: Recording) -> 
 def test_every_launch_is_under_the_python_line_that_it_is_on_behalf_of(
     recording: Recording,
 ) -> None:
-    """Nodes, hooks, work after the last node, forward passes: exactly the frames of the truth, and no mark."""
+    """Nodes, hooks, work after the last node, forward passes: exactly the frames of the truth.
+
+    Of those that are deeper than a stack has room for, the ones next to the call.
+    """
     truth, found = recording.truth, launches(recording)
     assert found.keys() == truth["kernels"].keys()
-    wrong = {
-        name: (python_of(stack), truth["chains"][chain])
-        for name, (chain, _span) in truth["kernels"].items()
-        if python_of(stack := found[name][1]) != truth["chains"][chain]
-    }
+    wrong, truncated = {}, 0
+    for name, (chain, _span) in truth["kernels"].items():
+        stack, expected = found[name][1], truth["chains"][chain]
+        if PYTHON_TRUNCATED in stack.frames:
+            truncated += 1
+            expected = expected[-max(len(python_of(stack)), _LEAST_FRAMES) :]
+        if python_of(stack) != expected:
+            wrong[name] = (python_of(stack), expected)
     assert wrong == {}
-    marks = {frame.name for _row, stack in found.values() for frame in stack.frames}
-    assert "[no Python frames: the caller of backward() is not known]" not in marks
+    assert truncated > 10
+    assert all(PYTHON_NO_OWNER not in stack.frames for _row, stack in found.values())
 
 
 def test_every_launch_is_on_the_span_that_it_is_on_behalf_of(recording: Recording) -> None:

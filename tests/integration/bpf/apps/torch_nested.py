@@ -20,8 +20,8 @@ import torch
 from tests.fakes import app_common
 from tests.fakes.cuda_driver import FakeCuda
 
-DEPTH = 66
-THREADS = 2
+DEPTH = 61
+THREADS = 4
 Frames = tuple[tuple[str, int], ...]
 
 
@@ -31,6 +31,8 @@ class Program:
     def __init__(self, cuda: FakeCuda) -> None:
         self.cuda = cuda
         self.truth: dict[str, Frames] = {}
+        self.own: dict[str, int] = {}
+        """How many of the frames are those of the thread that launched."""
         self.waits_for: dict[int, int] = {}
         """Thread -> the thread whose pass it runs, which waits for it."""
         self.handed_over = 0
@@ -53,6 +55,7 @@ class Program:
         """Those of this thread above those of the thread that waits for it, and so on."""
         me = threading.get_ident()
         frames = frames_of(sys._getframe(1))
+        self.own[name] = len(frames)
         while me in self.waits_for:
             me = self.waits_for[me]
             frames = frames_of(sys._current_frames()[me]) + frames
@@ -119,6 +122,7 @@ def main() -> None:
             "passes": THREADS * (1 + 4 + DEPTH + 1),
             "handed_over": program.handed_over,
             "kernels": program.truth,
+            "own": program.own,
         }
     )
 
