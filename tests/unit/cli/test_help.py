@@ -102,7 +102,7 @@ def test_version() -> None:
         (["replay", "a", "--keep-times"], "--keep-times without --endpoint would do nothing"),
         (
             ["replay", "a", "--span-link", "active", "--folded", "-"],
-            "--span-link without --span-id or --pprof or --html or --endpoint would do nothing",
+            "--span-link without --span-id or --pprof or --html or --endpoint or --batch-split would do nothing",
         ),
         (["record", "--pid", "0"], "0 is not in the range x>=1"),
         (["record", "--duration", "0", "--", "true"], "0.0 is not in the range x>0"),
