@@ -26,6 +26,8 @@ from otel_gpuflame.capture.describe.workload import workload_name, workload_of
 
 __all__ = ["Attributes", "describe", "publishes_itself", "workload_name"]
 
+_UNNAMED_SERVICE: Final = "unknown_service"
+"""What OpenTelemetry's SDKs call a service that nobody named, with `:python` behind it: we know better."""
 _HOST_UTS_NAMESPACE: Final = "uts:[4026531838]"  # PROC_UTS_INIT_INO
 # Names that controllers of Kubernetes make: a template's hash, a number, five letters. They use no vowels, 0, 1 or 3.
 _GENERATED: Final = "[bcdfghjklmnpqrstvwxz2456789]"
@@ -99,7 +101,10 @@ def _own(pid: int, proc: Path, cgroup: Cgroup) -> dict[str, str]:
     in_pod = cgroup.in_pod or has_pod_variables(variables)
     names_pod = in_pod and _has_own_host_name(pid, proc)
     found = from_environment(variables, names_pod_by_host=names_pod)
-    return found | read_process_context(pid, proc)
+    published = read_process_context(pid, proc)
+    if published.get("service.name", "").startswith(_UNNAMED_SERVICE):
+        del published["service.name"]
+    return found | published
 
 
 def _has_own_host_name(pid: int, proc: Path) -> bool:
