@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 APT_BUILD := gcc make clang llvm libbpf-dev libbpf1 python3 python3-venv
 APT_TEST := g++ bpftool clang-format ocl-icd-libopencl1 pocl-opencl-icd chromium openssl shellcheck systemd curl \
-	qemu-system-x86 python3-bpfcc opencl-c-headers
+	qemu-system-x86 python3-bpfcc opencl-c-headers gdb
 STAMP := $(VENV)/.setup-stamp
 
 .DEFAULT_GOAL := help
@@ -24,7 +24,7 @@ system-build:
 	$(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(APT_BUILD) >/dev/null; fi
 
 system-test: system-build
-	@missing=""; for tool in g++ bpftool clang-format chromium openssl shellcheck systemd-analyze curl qemu-system-x86_64; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	@missing=""; for tool in g++ bpftool clang-format chromium openssl shellcheck systemd-analyze curl qemu-system-x86_64 gdb; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	ls /etc/OpenCL/vendors/pocl.icd >/dev/null 2>&1 || missing="$$missing pocl"; \
 	[ -e /usr/include/CL/cl_icd.h ] || missing="$$missing opencl-c-headers"; \
 	[ -e /usr/lib/python3/dist-packages/bcc ] || missing="$$missing python3-bpfcc"; \

@@ -9,6 +9,7 @@
 #include "ogf_driver.bpf.h"
 #include "ogf_names.bpf.h"
 #include "ogf_process.bpf.h"
+#include "ogf_unwind.h"
 #include "ogf_xid.bpf.h"
 
 /* A type that nothing refers to is left out of BTF, and wire.py is generated from there. */
@@ -31,5 +32,9 @@ const struct ogf_process_event *_keep_process_event __attribute__((unused));
 const struct ogf_xid_event *_keep_xid_event __attribute__((unused));
 const struct ogf_settings *_keep_settings __attribute__((unused));
 const struct ogf_cost *_keep_cost __attribute__((unused));
+const struct ogf_unwind_row *_keep_unwind_row __attribute__((unused));
+const struct ogf_unwind_mapping *_keep_unwind_mapping __attribute__((unused));
+const enum ogf_rule_kind _keep_rule_kind __attribute__((unused)) = OGF_RULE_NONE;
+const enum ogf_rule_shift _keep_rule_shift __attribute__((unused)) = OGF_RULE_OPERAND;
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

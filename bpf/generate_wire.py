@@ -27,6 +27,8 @@ BPF_STRUCTS = {
     "ogf_target": "TARGET",
     "ogf_settings": "SETTINGS",
     "ogf_cost": "COST",
+    "ogf_unwind_row": "UNWIND_ROW",
+    "ogf_unwind_mapping": "UNWIND_MAPPING",
 }
 # enum in the header -> (class, prefix that members lose)
 BPF_ENUMS = {
@@ -41,6 +43,8 @@ BPF_ENUMS = {
     "ogf_cookie_shift": ("CookieShift", "OGF_COOKIE_"),
     "ogf_shape": ("Shape", "OGF_SHAPE_"),
     "ogf_name_shape": ("NameShape", "OGF_NAME_"),
+    "ogf_rule_kind": ("RuleKind", "OGF_RULE_"),
+    "ogf_rule_shift": ("RuleShift", "OGF_RULE_"),
 }
 GPU_STRUCTS = {
     "ogf_gpu_record": "RECORD",

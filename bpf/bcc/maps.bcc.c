@@ -24,8 +24,8 @@ enum {
 	OGF_TASK_SLEEPS = 0xff,
 	OGF_REGISTER_ARGS = 6,
 	OGF_MAX_STACK_BYTES = 64 << 20, /* a frame pointer further away than this is not one */
-	/* More than OGF_MAX_NATIVE_FRAMES, so that a masked count stays inside. */
-	OGF_STACK_WORDS = 64,
+	OGF_FRAMES_BY_POINTER = 32,     /* a chain of frame pointers is rarely longer where it is one */
+	OGF_STACK_WORDS = 64,           /* more than that, so that a masked count stays inside */
 	OGF_FN_GET_ATTACH_COOKIE = 174, /* not every BCC has a name for it */
 };
 

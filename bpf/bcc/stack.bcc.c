@@ -27,7 +27,7 @@ static __always_inline void ogf_walk_native(struct ogf_native_stack *stack, __u6
 	__u64 address = ogf_read_u64(floor), pair[2] = {};
 
 	stack->head.native_state = OGF_NATIVE_TRUNCATED;
-	for (__u32 i = 0; i < OGF_MAX_NATIVE_FRAMES; i++) {
+	for (__u32 i = 0; i < OGF_FRAMES_BY_POINTER; i++) {
 		if (!address) {
 			stack->head.native_state = OGF_NATIVE_END;
 			break;

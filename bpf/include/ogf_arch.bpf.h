@@ -7,9 +7,21 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
+static __always_inline int ogf_read_u64(__u64 address, __u64 *ret)
+{
+	return bpf_probe_read_user(ret, sizeof(*ret), (void *)address);
+}
+
 #if defined(__TARGET_ARCH_x86)
 
-enum { OGF_REGISTER_ARGS = 6 };
+enum {
+	OGF_REGISTER_ARGS = 6,
+	OGF_CALL_BYTES = 8, /* that a call puts on the stack: its return address */
+	/* In a signal frame, whose ucontext lies where the handler returns to: rbp, rsp, rip. */
+	OGF_SIGNAL_FRAME_POINTER = 120,
+	OGF_SIGNAL_STACK_POINTER = 160,
+	OGF_SIGNAL_INSTRUCTION = 168,
+};
 
 static __always_inline __u64 ogf_thread_pointer(struct task_struct *task)
 {
@@ -79,7 +91,14 @@ static __always_inline bool ogf_preceded_by_call(__u64 address)
 
 #else
 
-enum { OGF_REGISTER_ARGS = 8 };
+/* No unwind tables are made for arm64, whose compilers keep frame pointers: signal frames are never looked at. */
+enum {
+	OGF_REGISTER_ARGS = 8,
+	OGF_CALL_BYTES = 0,
+	OGF_SIGNAL_FRAME_POINTER = 0,
+	OGF_SIGNAL_STACK_POINTER = 0,
+	OGF_SIGNAL_INSTRUCTION = 0,
+};
 
 static __always_inline __u64 ogf_thread_pointer(struct task_struct *task)
 {

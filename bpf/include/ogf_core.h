@@ -86,6 +86,16 @@ struct files_struct {
 	struct fdtable *fdt;
 };
 
+struct return_instance {
+	unsigned long stack;
+	unsigned long orig_ret_vaddr;
+	struct return_instance *next;
+};
+
+struct uprobe_task {
+	struct return_instance *return_instances;
+};
+
 struct task_struct {
 	unsigned int __state;
 	unsigned int flags;
@@ -94,6 +104,7 @@ struct task_struct {
 	struct task_struct *group_leader;
 	struct signal_struct *signal;
 	struct files_struct *files;
+	struct uprobe_task *utask;
 	__u64 start_time;
 	__u64 self_exec_id;
 	__u64 parent_exec_id;

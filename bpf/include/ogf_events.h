@@ -11,7 +11,7 @@
 
 enum {
 	OGF_MAX_PYTHON_FRAMES = 128,
-	OGF_MAX_NATIVE_FRAMES = 32,
+	OGF_MAX_NATIVE_FRAMES = 128, /* PyTorch has 40 to 90 */
 	OGF_MAX_NAME_BYTES = 4096,
 	OGF_MAX_COUNTED_KINDS = 32,
 	OGF_MAX_OUTCOMES = 8,
@@ -125,12 +125,18 @@ enum ogf_native_state {
 	OGF_NATIVE_END = 0,       /* the frame pointer chain ended with 0 */
 	OGF_NATIVE_CUT = 1,       /* the next frame was not plausible */
 	OGF_NATIVE_TRUNCATED = 2, /* deeper than OGF_MAX_NATIVE_FRAMES */
+	OGF_NATIVE_ROOT = 3,      /* all frames are there, up to where the thread begins */
 };
 
+/* In a native address: where a signal found the thread, or where its handler returns to. Else a call returns there. */
+enum { OGF_IS_INSTRUCTION_BIT = 63 };
+
 struct ogf_python_frame {
-	__u64 code;        /* address of the PyCodeObject */
+	__u64 code;        /* address of the PyCodeObject; bit 0: C code has called this one */
 	__u64 instruction; /* 3.11+: address of the instruction; 3.10: index of the code unit */
 };
+
+#define OGF_CALLED_BY_C 1ULL
 
 /* Sent once for each stack_hash, before the first event that carries it. Followed on the ring by
  * python_count * ogf_python_frame, then native_count * __u64 return addresses; leaf first both. */
@@ -139,12 +145,14 @@ struct ogf_stack_event {
 	__u64 process_start_ns;
 	__u32 tgid;
 	__u32 tid;
-	__u16 python_count;
-	__u16 native_count;
+	__u8 python_count;
+	__u8 native_count;
 	__u8 python_state;        /* enum ogf_python_state */
 	__u8 native_state;        /* enum ogf_native_state */
 	__u8 leaf_is_instruction; /* 1: the first native address is what ran; 0: it is a return address as all others */
 	__u8 owner_python_count;  /* the last of python_count: frames of the thread on whose behalf this one works */
+	__u8 lacks_table;         /* 1: some native frame was reached without an unwind table, which might be made */
+	__u8 _pad;
 };
 _Static_assert(sizeof(struct ogf_stack_event) == 40, "ogf_stack_event");
 
@@ -204,14 +212,16 @@ struct ogf_python_layout {
 	__u16 frame_owner;         /* used when skip_owner != 255 */
 	__u8 has_cframe;           /* 3.11, 3.12: thread_frame leads to a _PyCFrame first */
 	__u8 instruction_is_index; /* 3.10: f_lasti, an int */
-	__u8 skip_owner;           /* frames with this owner are interpreter trampolines; 255: none */
-	__u8 unsupported;          /* 1: a known interpreter that we refuse to walk */
-	__u16 code_version;        /* 3.12+: a number that no other code object has; 0: look at these instead: */
+	__u8 skip_owner;    /* frames with this owner are interpreter trampolines, put where C code calls; 255: none */
+	__u8 unsupported;   /* 1: a known interpreter that we refuse to walk */
+	__u16 code_version; /* 3.12+: a number that no other code object has; 0: look at these instead: */
 	__u16 code_first_line;
 	__u16 code_name;
 	__u16 text_ascii_header;
+	__u16 frame_entry; /* 3.11: the byte that says that C code has called the frame; 0: there is none */
+	__u8 _pad[6];
 };
-_Static_assert(sizeof(struct ogf_python_layout) == 40, "ogf_python_layout");
+_Static_assert(sizeof(struct ogf_python_layout) == 48, "ogf_python_layout");
 
 /* Value of the `targets` map, keyed by tgid: a process that is captured. */
 struct ogf_target {
@@ -220,7 +230,7 @@ struct ogf_target {
 	__u8 local_root_key;   /* index of local_root_span_id in the publisher's attribute key map */
 	__u8 _pad[7];
 };
-_Static_assert(sizeof(struct ogf_target) == 56, "ogf_target");
+_Static_assert(sizeof(struct ogf_target) == 64, "ogf_target");
 
 /* The one value of the `settings` map. */
 struct ogf_settings {

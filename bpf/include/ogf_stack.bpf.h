@@ -6,6 +6,7 @@
 #include "ogf_arch.bpf.h"
 #include "ogf_maps.bpf.h"
 #include "ogf_owner.bpf.h"
+#include "ogf_unwind.bpf.h"
 
 enum {
 	/* Covers code, previous, instruction and owner of every supported version in one read: 0.13 µs a frame. */
@@ -16,10 +17,9 @@ enum {
 	/* At a time; the next call goes on from there. The main thread is the last one. 1024 would add 0.1 s to
 	   loading. */
 	OGF_MAX_THREADS_SEARCHED = 512,
-	OGF_NO_THREAD_NS = 100000000,   /* then look once more, however little seems to have changed */
-	OGF_MAX_STACK_BYTES = 64 << 20, /* a frame pointer further away than this is not one */
+	OGF_NO_THREAD_NS = 100000000, /* then look once more, however little seems to have changed */
 	OGF_SCRATCH_SLOTS = 4,
-	/* 2 * OGF_MAX_PYTHON_FRAMES + OGF_MAX_NATIVE_FRAMES = 288, as a power of two that the verifier can mask. */
+	/* 2 * OGF_MAX_PYTHON_FRAMES + OGF_MAX_NATIVE_FRAMES = 384, as a power of two that the verifier can mask. */
 	OGF_STACK_WORDS = 512,
 };
 
@@ -39,6 +39,7 @@ struct ogf_stack_scratch {
 	__u8 code[OGF_PYTHON_CODE_BYTES];
 	/* Here, as counts are, so that the verifier forgets by which way it was found. */
 	volatile struct ogf_owner owner;
+	struct ogf_unwind walk;
 	__u32 busy;
 	__u32 _pad;
 };
@@ -79,7 +80,7 @@ struct {
 /* At a function's first instruction: the stack begins in its caller. */
 static __always_inline struct ogf_place ogf_place_at_entry(struct pt_regs *regs)
 {
-	return (struct ogf_place){ogf_return_address(regs), regs->sp, ogf_frame_pointer(regs), false};
+	return (struct ogf_place){ogf_return_address(regs), ogf_frame_at_entry(regs), ogf_frame_pointer(regs), false};
 }
 
 /* Where the current thread is in user mode, or was when it entered the kernel. */
@@ -108,11 +109,6 @@ static __always_inline void ogf_hash(__u64 hash[2], __u64 word)
 	hash[0] ^= hash[0] >> 32;
 	hash[1] = (hash[1] + word) * 0xc2b2ae3d27d4eb4fULL;
 	hash[1] ^= hash[1] >> 29;
-}
-
-static __always_inline int ogf_read_u64(__u64 address, __u64 *ret)
-{
-	return bpf_probe_read_user(ret, sizeof(*ret), (void *)address);
 }
 
 /*
@@ -220,6 +216,18 @@ static __always_inline void ogf_put_word(struct ogf_stack_scratch *scratch, __u6
 	scratch->words[at] = word;
 }
 
+/* C code has called the last frame that was put: its code object's address has a bit to spare. */
+static __always_inline void ogf_mark_called_by_c(struct ogf_stack_scratch *scratch)
+{
+	__u64 at = 2 * scratch->head.python_count - 2;
+
+	if (!scratch->head.python_count)
+		return;
+	asm volatile("%0 &= %1" : "+r"(at) : "i"(OGF_STACK_WORDS - 1));
+	scratch->words[at] |= OGF_CALLED_BY_C;
+	ogf_hash(scratch->head.stack_hash, OGF_CALLED_BY_C);
+}
+
 /* The innermost Python frame of the current thread; 0 where it has none, or where ret_state is not OGF_PYTHON_OK. */
 static __always_inline __u64 ogf_top_python_frame(const struct ogf_python_layout *layout, __u64 thread_pointer,
 						  __u8 *ret_state)
@@ -275,8 +283,9 @@ static __always_inline bool ogf_walk_python(struct ogf_stack_scratch *scratch, c
 	/* Offsets come from user space: 8-aligned and at most 104, so a word stays inside scratch->frame. */
 	__u32 code_at = layout->frame_code & 0x78, previous_at = layout->frame_previous & 0x78;
 	__u32 instruction_at = layout->frame_instruction & 0x78, owner_at = layout->frame_owner & 0x7f;
+	__u32 entry_at = layout->frame_entry & 0x7f;
 
-	if (code_at > 104 || previous_at > 104 || instruction_at > 104 || owner_at > 111)
+	if (code_at > 104 || previous_at > 104 || instruction_at > 104 || owner_at > 111 || entry_at > 111)
 		return false;
 	head->python_state = OGF_PYTHON_TRUNCATED;
 	for (int i = 0; i < OGF_MAX_PYTHON_FRAMES; i++) {
@@ -291,6 +300,7 @@ static __always_inline bool ogf_walk_python(struct ogf_stack_scratch *scratch, c
 		__u64 code = *(volatile __u64 *)(scratch->frame + code_at);
 		__u64 instruction = *(volatile __u64 *)(scratch->frame + instruction_at);
 		__u8 owner = *(volatile __u8 *)(scratch->frame + owner_at);
+		__u8 entry = *(volatile __u8 *)(scratch->frame + entry_at);
 
 		if (layout->instruction_is_index)
 			instruction = (__u32)instruction;
@@ -299,14 +309,19 @@ static __always_inline bool ogf_walk_python(struct ogf_stack_scratch *scratch, c
 			return true;
 		}
 		frame = *(volatile __u64 *)(scratch->frame + previous_at);
-		if (layout->skip_owner != 255 && owner == layout->skip_owner)
+		if (layout->skip_owner != 255 && owner == layout->skip_owner) {
+			ogf_mark_called_by_c(scratch);
 			continue;
+		}
 		ogf_put_word(scratch, 2 * head->python_count, code);
 		ogf_put_word(scratch, 2 * head->python_count + 1, instruction);
 		head->python_count++;
 		ogf_hash(head->stack_hash, code);
 		ogf_hash(head->stack_hash, instruction);
 		ogf_hash_code(scratch, layout, code);
+		/* In 3.10 each frame has a C frame of its own. */
+		if (layout->instruction_is_index || (layout->frame_entry && entry))
+			ogf_mark_called_by_c(scratch);
 	}
 	if (!frame && head->python_state == OGF_PYTHON_TRUNCATED)
 		head->python_state = OGF_PYTHON_OK;
@@ -352,44 +367,60 @@ static __always_inline void ogf_add_owner(struct ogf_stack_scratch *scratch, str
 	ogf_hash(head->stack_hash, pass->head.stack_hash[1] + count);
 }
 
-/*
- * Native frames by frame pointer, leaf first. The first is exact. PyTorch is built without frame pointers: rbp then
- * holds anything, so each further frame must lie above the last one, hold a return address that a call precedes, or
- * the walk is cut there. That also keeps random values out of the identity of the stack.
- */
+static __always_inline void ogf_begin_walk(struct ogf_stack_scratch *scratch, const struct ogf_place *place)
+{
+	struct ogf_unwind *walk = &scratch->walk;
+
+	walk->address = place->address;
+	walk->stack_pointer = place->stack_pointer;
+	walk->frame_pointer = place->frame_pointer;
+	walk->process_start_ns = scratch->head.process_start_ns;
+	walk->tgid = scratch->head.tgid;
+	walk->is_instruction = place->is_instruction;
+	walk->lacks_table = false;
+	walk->mapping.start = walk->mapping.end = 0;
+	ogf_find_version(walk);
+	ogf_find_hijacked(&walk->hijacked);
+	/* Where a probed function ends by jumping to another one, both share a return address. */
+	if (!place->is_instruction)
+		walk->address =
+			ogf_true_return_address(&walk->hijacked, place->stack_pointer - OGF_WORD, place->address);
+}
+
+/* Native frames, leaf first. The first one is exact. */
 static __always_inline void ogf_walk_native(struct ogf_stack_scratch *scratch, const struct ogf_place *place)
 {
 	struct ogf_stack_event *head = &scratch->head;
-	__u64 frame_pointer = place->frame_pointer, floor = place->stack_pointer, pair[2];
-	__u64 address = place->address;
+	struct ogf_unwind *walk = &scratch->walk;
+	__u64 is_instruction = 0, found_by_signal; /* the leaf has a flag of its own in the record */
+	int state = OGF_NATIVE_GOES_ON;
 
+	ogf_begin_walk(scratch, place);
 	head->leaf_is_instruction = place->is_instruction;
 	head->native_state = OGF_NATIVE_TRUNCATED;
-	for (int i = 0; i < OGF_MAX_NATIVE_FRAMES; i++) {
-		if (!address) {
-			head->native_state = OGF_NATIVE_END;
-			break;
-		}
-		if (i && !ogf_preceded_by_call(address)) {
-			head->native_state = OGF_NATIVE_CUT;
-			break;
-		}
-		ogf_put_word(scratch, 2 * head->python_count + head->native_count, address);
-		head->native_count++;
-		ogf_hash(head->stack_hash, address);
-		if (!frame_pointer) {
-			head->native_state = OGF_NATIVE_END;
-			break;
-		}
-		if (frame_pointer < floor || frame_pointer - floor > OGF_MAX_STACK_BYTES || frame_pointer & 7 ||
-		    bpf_probe_read_user(pair, sizeof(pair), (void *)frame_pointer)) {
-			head->native_state = OGF_NATIVE_CUT;
-			break;
-		}
-		floor = frame_pointer + 16;
-		frame_pointer = pair[0];
-		address = pair[1];
+	if (!walk->address) {
+		head->native_state = OGF_NATIVE_END;
+		return;
 	}
+	for (int i = 0; i < OGF_MAX_NATIVE_FRAMES; i++) {
+		/* Volatile: kept in a register, clang enters the loop in its middle, which Linux 6.1 refuses.
+		 */
+		__u64 address = *(volatile __u64 *)&walk->address, at = 2 * head->python_count + head->native_count;
+
+		ogf_hash(head->stack_hash, address);
+		state = ogf_unwind_step(walk);
+		/* A signal handler returns to code that was not called, and that to what was interrupted. */
+		found_by_signal = walk->is_instruction & (state == OGF_NATIVE_GOES_ON);
+		address |= (is_instruction | found_by_signal) << OGF_IS_INSTRUCTION_BIT;
+		is_instruction = found_by_signal;
+		ogf_put_word(scratch, at, address);
+		head->native_count++;
+		if (state != OGF_NATIVE_GOES_ON) {
+			head->native_state = state;
+			break;
+		}
+	}
+	head->lacks_table = walk->lacks_table;
 }
 
 /* User space is called for stacks of calls: a program that launches once and ends must be read before it is gone. */
@@ -444,9 +475,10 @@ static __always_inline void ogf_take_python(struct ogf_stack_scratch *scratch, c
 					    const struct ogf_target *target, struct ogf_call_event *event)
 {
 	volatile struct ogf_owner *owner = &scratch->owner;
+	bool is_call = !place->is_instruction;
 
 	__builtin_memset((void *)owner, 0, sizeof(*owner));
-	ogf_find_owner(place->stack_pointer, !place->is_instruction, owner);
+	ogf_find_owner(place->stack_pointer - (is_call ? OGF_CALL_BYTES : 0), is_call, owner);
 	if (!ogf_walk_python(scratch, &target->python, event->thread_pointer) && owner->until.frame &&
 	    scratch->head.python_state <= OGF_PYTHON_NO_THREAD) {
 		/* All its frames, and not that one: the inner loop has been left, but is still to be seen on the stack.

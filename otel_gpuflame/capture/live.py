@@ -15,7 +15,12 @@ from typing import Final
 
 from otel_gpuflame.capture.attachments import Attachments
 from otel_gpuflame.capture.bpf.backend import Loader, LoadReport, RingSizes
-from otel_gpuflame.capture.bpf.decode import decode_name, decode_process, decode_stack
+from otel_gpuflame.capture.bpf.decode import (
+    ProcessChange,
+    decode_name,
+    decode_process,
+    decode_stack,
+)
 from otel_gpuflame.capture.bpf.drain import POLL_NS, split_records
 from otel_gpuflame.capture.bpf.loading import load_backend
 from otel_gpuflame.capture.bpf.programs import Feature
@@ -32,6 +37,7 @@ from otel_gpuflame.capture.names import LearnedNames, NameTable
 from otel_gpuflame.capture.replaced import Replaced, ReplacedPrograms
 from otel_gpuflame.capture.target import SETTLE_NS
 from otel_gpuflame.capture.targets import Targets
+from otel_gpuflame.capture.unwinding.feeder import TableFeeder
 from otel_gpuflame.capture.windows import BudgetOptions, BudgetState, WindowControl
 from otel_gpuflame.events import wire
 from otel_gpuflame.events.frames import ProcessKey, StackKey
@@ -81,6 +87,8 @@ class LiveOptions:
     """Capture every process that uses a GPU library, now or later."""
     budget: BudgetOptions | None = None
     """Capture calls that return at once only in windows, within this budget."""
+    unwind: bool = True
+    """Walk native stacks by unwind tables, where the kernel takes the search."""
     cpu: bool = False
     """Also on-CPU samples and off-CPU stacks."""
     driver: bool = False
@@ -146,6 +154,8 @@ class LiveCapture:
                 prepare=self._targets.probe_libraries,
                 yields=options.host_wide,
             )
+        maps = self._kernel.unwind_maps if options.unwind else None
+        self._tables = TableFeeder(maps, proc) if maps is not None else None
         self._known_stacks = KnownStacks()
         self._stacks_seen = DistinctPairs()
         self._processes_seen = DistinctPairs()
@@ -174,6 +184,8 @@ class LiveCapture:
                 self._targets.scan(now_ns)
             self._targets.look(now_ns)
             self._drain.start()
+            if self._tables is not None:
+                self._tables.start()
             if self._device_counters is not None:
                 # What was read before this capture is not its own.
                 self._device_counters.take()
@@ -354,6 +366,8 @@ class LiveCapture:
         if self._gpu is not None:
             self._gpu.close(time.monotonic_ns())
         self._drain.close()
+        if self._tables is not None:
+            self._tables.close()
         self._attachments.close()
         self._kernel.close()
 
@@ -369,6 +383,7 @@ class LiveCapture:
             former = self._targets.apply(change, now_ns)
             if self._gpu is not None:
                 self._gpu.follow(change, now_ns)
+            self._follow_tables(change)
             if change.change is wire.ProcessChange.EXIT:
                 ended.append(change.process)
                 continue
@@ -379,6 +394,14 @@ class LiveCapture:
             self._changed.add(change.process)
         self._targets.attend(now_ns)
         return ended
+
+    def _follow_tables(self, change: ProcessChange) -> None:
+        if self._tables is None:
+            return
+        if change.change in (wire.ProcessChange.EXIT, wire.ProcessChange.EXEC):
+            self._tables.forget(change.process)
+        else:
+            self._tables.changed(change.process)
 
     def _look_at_processes(self, now_ns: int) -> None:
         """Find new libraries and interpreters where something has changed; the first stack finds all ready."""
@@ -393,6 +416,8 @@ class LiveCapture:
         for process in self._changed:
             if self._targets.uses_gpu_library(process.tgid):
                 self._symbolizer.prepare(process)
+                if self._tables is not None:
+                    self._tables.want(process, ())
 
     def _executions(self) -> list[Event]:
         """What the GPU side says. After the calls, which tell who the processes are."""
@@ -427,6 +452,8 @@ class LiveCapture:
         if raw.key in self._known_stacks:
             return None
         self._known_stacks.add(raw.key, raw.process)
+        if raw.lacks_table and self._tables is not None:
+            self._tables.want(raw.process, raw.native)
         return raw
 
     def _replace(self, program: Replaced, rows: CallArray) -> Iterator[Event]:
@@ -565,6 +592,8 @@ class LiveCapture:
             for name, count in self._symbolizer.counters().items()
             if count
         ]
+        if self._tables is not None:
+            counts += self._tables.counters()
         if self._gpu is not None:
             counts += self._gpu.counters()
         if tuple(counts) == self._last_counters and not force:

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
@@ -314,8 +315,8 @@ class Targets:
         if isinstance(python, PythonRefusal):
             layout["unsupported"] = 1
         elif isinstance(python, PythonRuntime):
-            for name in wire.PYTHON_LAYOUT.names or ():
-                layout[name] = getattr(python.layout, name)
+            for each in fields(python.layout):
+                layout[each.name] = getattr(python.layout, each.name)
         value["span_tls_offset"] = (
             find_thread_context(target.pid, self._proc, self._files, target.without_context) or 0
         )

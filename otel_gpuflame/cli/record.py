@@ -78,6 +78,12 @@ Examples:
     help="Also probe this GPU driver library from the start. May be repeated.",
 )
 @click.option(
+    "--unwind/--no-unwind",
+    default=True,
+    show_default=True,
+    help="Whole native stacks of code without frame pointers, by unwind tables.",
+)
+@click.option(
     "--cpu/--no-cpu",
     default=True,
     show_default=True,
@@ -127,6 +133,7 @@ def record(
     pid: int | None,
     duration_s: float | None,
     libraries: tuple[Path, ...],
+    unwind: bool,
     cpu: bool,
     driver: bool,
     devices: tuple[Path, ...],
@@ -156,6 +163,7 @@ def record(
         libraries=libraries,
         attributes=_attributes(command, pid),
         cpu=cpu,
+        unwind=unwind,
         driver=driver,
         devices=devices,
         gpu=gpu,

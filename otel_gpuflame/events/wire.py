@@ -95,6 +95,7 @@ class NativeState(IntEnum):
     END = 0
     CUT = 1
     TRUNCATED = 2
+    ROOT = 3
 
 
 class ProcessChange(IntEnum):
@@ -140,6 +141,25 @@ class NameShape(IntEnum):
     RETURNED = 2
     ALIAS = 3
     QUERIED = 4
+
+
+class RuleKind(IntEnum):
+    """enum ogf_rule_kind."""
+
+    NONE = 0
+    SP = 1
+    FP = 2
+    PLT = 3
+    SIGNAL = 4
+    END = 5
+    ALIGNED = 6
+
+
+class RuleShift(IntEnum):
+    """enum ogf_rule_shift."""
+
+    OPERAND = 4
+    SAVED_FP = 24
 
 
 CALL: Final[np.dtype[Any]] = np.dtype(
@@ -226,9 +246,24 @@ STACK: Final[np.dtype[Any]] = np.dtype(
             "native_state",
             "leaf_is_instruction",
             "owner_python_count",
+            "lacks_table",
+            "_pad",
         ],
-        "formats": [("<u8", (2,)), "<u8", "<u4", "<u4", "<u2", "<u2", "<u1", "<u1", "<u1", "<u1"],
-        "offsets": [0, 16, 24, 28, 32, 34, 36, 37, 38, 39],
+        "formats": [
+            ("<u8", (2,)),
+            "<u8",
+            "<u4",
+            "<u4",
+            "<u1",
+            "<u1",
+            "<u1",
+            "<u1",
+            "<u1",
+            "<u1",
+            "<u1",
+            "<u1",
+        ],
+        "offsets": [0, 16, 24, 28, 32, 33, 34, 35, 36, 37, 38, 39],
         "itemsize": 40,
     }
 )
@@ -313,6 +348,8 @@ PYTHON_LAYOUT: Final[np.dtype[Any]] = np.dtype(
             "code_first_line",
             "code_name",
             "text_ascii_header",
+            "frame_entry",
+            "_pad",
         ],
         "formats": [
             "<u8",
@@ -333,12 +370,14 @@ PYTHON_LAYOUT: Final[np.dtype[Any]] = np.dtype(
             "<u2",
             "<u2",
             "<u2",
+            "<u2",
+            ("<u1", (6,)),
         ],
-        "offsets": [0, 8, 12, 14, 16, 18, 20, 22, 24, 26, 28, 29, 30, 31, 32, 34, 36, 38],
-        "itemsize": 40,
+        "offsets": [0, 8, 12, 14, 16, 18, 20, 22, 24, 26, 28, 29, 30, 31, 32, 34, 36, 38, 40, 42],
+        "itemsize": 48,
     }
 )
-"""struct ogf_python_layout, 40 bytes."""
+"""struct ogf_python_layout, 48 bytes."""
 
 
 SETTINGS: Final[np.dtype[Any]] = np.dtype(
@@ -358,12 +397,29 @@ COST: Final[np.dtype[Any]] = np.dtype(
 """struct ogf_cost, 16 bytes."""
 
 
+UNWIND_ROW: Final[np.dtype[Any]] = np.dtype(
+    {"names": ["address", "rule"], "formats": ["<u4", "<u4"], "offsets": [0, 4], "itemsize": 8}
+)
+"""struct ogf_unwind_row, 8 bytes."""
+
+
+UNWIND_MAPPING: Final[np.dtype[Any]] = np.dtype(
+    {
+        "names": ["start", "end", "base", "file", "half"],
+        "formats": ["<u8", "<u8", "<u8", "<u4", "<u4"],
+        "offsets": [0, 8, 16, 24, 28],
+        "itemsize": 32,
+    }
+)
+"""struct ogf_unwind_mapping, 32 bytes."""
+
+
 TARGET: Final[np.dtype[Any]] = np.dtype(
     {
         "names": ["python", "span_tls_offset", "local_root_key", "_pad"],
         "formats": [PYTHON_LAYOUT, "<i8", "<u1", ("<u1", (7,))],
-        "offsets": [0, 40, 48, 49],
-        "itemsize": 56,
+        "offsets": [0, 48, 56, 57],
+        "itemsize": 64,
     }
 )
-"""struct ogf_target, 56 bytes."""
+"""struct ogf_target, 64 bytes."""

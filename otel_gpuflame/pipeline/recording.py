@@ -48,6 +48,8 @@ class RecordOptions:
     duration_s: float | None = None
     libraries: tuple[Path, ...] = ()
     attributes: tuple[tuple[str, str], ...] = ()
+    unwind: bool = True
+    """Whole native stacks of code without frame pointers."""
     cpu: bool = True
     """Also on-CPU samples and off-CPU stacks."""
     driver: bool = True
@@ -184,6 +186,7 @@ def _live_options(
         libraries=libraries,
         attributes=options.attributes,
         cpu=options.cpu,
+        unwind=options.unwind,
         driver=options.driver,
         devices=options.devices,
         gpu=gpu,

@@ -4,7 +4,7 @@ making sense.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,15 +70,20 @@ class NativeResolver:
         return self._maps.find(address) is not None
 
     def resolve(
-        self, addresses: Sequence[int], *, leaf_is_instruction: bool = False
+        self,
+        addresses: Sequence[int],
+        *,
+        leaf_is_instruction: bool = False,
+        instructions: Collection[int] = (),
     ) -> NativeStack:
         """Frames up to the first return address that no call instruction precedes.
 
-        All addresses are return addresses, but the first one with `leaf_is_instruction`.
+        All addresses are return addresses, but the first one with `leaf_is_instruction` and those at the positions
+        `instructions`.
         """
         frames: list[NativeFrame] = []
         for position, address in enumerate(addresses):
-            if leaf_is_instruction and position == 0:
+            if (leaf_is_instruction and position == 0) or position in instructions:
                 # As if a call ended there; a key of its own, since nobody has looked for that call.
                 frame = self._cache.get(~address) or self._resolve(address + 1, is_leaf=True)
             else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from otel_gpuflame.events.frames import Frame, ProcessKey
@@ -75,7 +75,11 @@ class ProcessView:
         return UNREADABLE if self._code is None else self._code.frame(code, instruction)
 
     def native_stack(
-        self, addresses: tuple[int, ...], *, leaf_is_instruction: bool = False
+        self,
+        addresses: tuple[int, ...],
+        *,
+        leaf_is_instruction: bool = False,
+        instructions: Collection[int] = (),
     ) -> NativeStack:
         """See `NativeResolver.resolve`; new mappings are looked for when an address is in none,
         once a second.
@@ -83,7 +87,9 @@ class ProcessView:
         if time.monotonic() - self._maps_read_s >= REREAD_INTERVAL_S:
             self._stale |= not all(map(self._native.knows, addresses))
             self.update()
-        return self._native.resolve(addresses, leaf_is_instruction=leaf_is_instruction)
+        return self._native.resolve(
+            addresses, leaf_is_instruction=leaf_is_instruction, instructions=instructions
+        )
 
     def open_files(self, addresses: Iterable[int]) -> None:
         """Open the files that `addresses` lie in: no way leads to them when the process has ended."""

@@ -8,7 +8,8 @@ from typing import Final
 
 from otel_gpuflame.events.frames import Frame, mark
 from otel_gpuflame.events.wire import NativeState, PythonState
-from otel_gpuflame.symbolize.native import NativeStack
+from otel_gpuflame.symbolize.interleave import interleave, loops_of
+from otel_gpuflame.symbolize.native import NativeFrame, NativeStack
 
 NATIVE_CUT = mark("native stack cut")
 NATIVE_TRUNCATED = mark("native stack truncated")
@@ -43,6 +44,8 @@ class Parts:
     interpreter: tuple[str, int, str] | None
     refusal: str
     owner_frames: int = 0
+    runs: Sequence[int] = ()
+    """How many of the thread's own Python frames each run of the interpreter's loop has, leaf first."""
 
 
 def join(parts: Parts) -> tuple[Frame, ...]:
@@ -50,26 +53,66 @@ def join(parts: Parts) -> tuple[Frame, ...]:
 
     With Python frames: those, then the native frames between the interpreter and the probed
     function. Frame pointers rarely survive the way to the interpreter: then `NATIVE_CUT` stands
-    between the two. Without Python frames of the thread's own: all native frames, the mark at their
-    root.
+    between the two. Where native frames reach the root, those between Python frames are there too. Without Python
+    frames of the thread's own: all native frames, the mark at their root.
+
+    The owner's Python frames come first. Native frames then begin where the thread has begun to work for it: further
+    up it works for somebody else.
     """
-    has_own = len(parts.python) > parts.owner_frames
-    native, reached = _below_interpreter(parts) if has_own else (_all(parts), False)
+    own, owner = _split(parts)
+    native, is_for_owner = _of_this_work(parts)
+    whole = _interleaved(parts, own, native, is_for_owner)
+    if whole is not None:
+        return (*reversed(owner), *whole)
+    below, reached = (
+        _below_interpreter(native, parts.interpreter) if own else (_all(native), is_for_owner)
+    )
     frames = [*_python_marks(parts), *reversed(parts.python)]
     if not reached:
         frames.extend(_native_marks(parts))
-    frames.extend(reversed(native))
+    frames.extend(reversed(below))
     return tuple(frames)
 
 
-def _all(parts: Parts) -> list[Frame]:
-    return [each.frame for each in parts.native.frames]
+def _split(parts: Parts) -> tuple[Sequence[Frame], Sequence[Frame]]:
+    """The thread's own Python frames, and its owner's."""
+    own = len(parts.python) - parts.owner_frames
+    return parts.python[:own], parts.python[own:]
 
 
-def _below_interpreter(parts: Parts) -> tuple[list[Frame], bool]:
+def _of_this_work(parts: Parts) -> tuple[Sequence[NativeFrame], bool]:
+    """Native frames of what the thread does for its owner, and whether there are others further up.
+
+    Its own Python frames end where it has called `backward()` in a hook for another owner. The run of the interpreter's
+    loop that made that call is the first one that none of them belongs to.
+    """
+    native = parts.native.frames
+    if not parts.owner_frames or parts.interpreter is None:
+        return native, False
+    loops = loops_of(native, parts.interpreter)
+    has_others = len(loops) > len(parts.runs)
+    return (native[: loops[len(parts.runs)]] if has_others else native), has_others
+
+
+def _interleaved(
+    parts: Parts, own: Sequence[Frame], native: Sequence[NativeFrame], is_complete: bool
+) -> list[Frame] | None:
+    is_complete |= parts.native_state == NativeState.ROOT and not parts.native.cut
+    if not is_complete or parts.interpreter is None or parts.python_state != PythonState.OK:
+        return None
+    return interleave(own, parts.runs, native, parts.interpreter) if parts.python else None
+
+
+def _all(native: Sequence[NativeFrame]) -> list[Frame]:
+    return [each.frame for each in native]
+
+
+def _below_interpreter(
+    native: Sequence[NativeFrame], interpreter: tuple[str, int, str] | None
+) -> tuple[list[Frame], bool]:
     frames: list[Frame] = []
-    for each in parts.native.frames:
-        if each.file == parts.interpreter:
+    for each in native:
+        if each.file == interpreter:
             return frames, True
         frames.append(each.frame)
     return frames, False
@@ -81,8 +124,8 @@ def _native_marks(parts: Parts) -> list[Frame]:
     if parts.native_state == NativeState.TRUNCATED:
         return [NATIVE_TRUNCATED]
     # A chain that ends properly must have passed the interpreter, if the thread has Python frames.
-    has_own = len(parts.python) > parts.owner_frames
-    return [NATIVE_CUT] if has_own and parts.native.frames else []
+    own, _owner = _split(parts)
+    return [NATIVE_CUT] if own and parts.native.frames else []
 
 
 def _python_marks(parts: Parts) -> list[Frame]:

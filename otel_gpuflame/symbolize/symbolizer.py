@@ -28,6 +28,8 @@ class _Draft:
     view: ProcessView
     python: list[Frame]
     owner_frames: int
+    runs: list[int]
+    """How many of the thread's own each run of the interpreter's loop has."""
     interpreter: tuple[str, int, str] | None
     refusal: str
 
@@ -65,16 +67,31 @@ class Symbolizer:
         view = self._view(raw.process)
         view.update()
         own_count = len(raw.python) - raw.owner_frames
-        own, of_owner = (
-            [frame for each in part if (frame := view.python_frame(*each)) is not None]
-            for part in (raw.python[:own_count], raw.python[own_count:])
-        )
+        python: list[Frame] = []
+        runs: list[int] = []
+        for position, each in enumerate(raw.python[:own_count]):
+            frame = view.python_frame(*each)
+            if frame is not None:
+                python.append(frame)
+            if position in raw.called_by_c:
+                runs.append(len(python) - sum(runs))
+        of_owner = [
+            frame
+            for each in raw.python[own_count:]
+            if (frame := view.python_frame(*each)) is not None
+        ]
         view.open_files(raw.native)
-        return _Draft(raw, view, own + of_owner, len(of_owner), view.interpreter, view.refusal)
+        return _Draft(
+            raw, view, python + of_owner, len(of_owner), runs, view.interpreter, view.refusal
+        )
 
     def _finish(self, draft: _Draft) -> Stack:
         raw, python = draft.raw, draft.python
-        native = draft.view.native_stack(raw.native, leaf_is_instruction=raw.leaf_is_instruction)
+        native = draft.view.native_stack(
+            raw.native,
+            leaf_is_instruction=raw.leaf_is_instruction,
+            instructions=raw.instructions,
+        )
         frames = join(
             Parts(
                 python=python,
@@ -84,6 +101,7 @@ class Symbolizer:
                 interpreter=draft.interpreter,
                 refusal=draft.refusal,
                 owner_frames=draft.owner_frames,
+                runs=draft.runs,
             )
         )
         self._count(python, len(native.frames), cut=native.cut)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Target without an interpreter: for each line "COUNT" on standard input it launches that often through libfake_app and
- * prints the nanoseconds that took.
+ * prints the nanoseconds that took. With an argument it does so that many functions deeper.
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -40,15 +40,10 @@ static CUfunction find_kernel(void)
 	return function;
 }
 
-int main(void)
+static int serve(CUfunction function)
 {
-	CUfunction function = find_kernel();
 	char line[32];
 
-	if (!function) {
-		fputs("launch_loop: the fake driver does not work\n", stderr);
-		return 1;
-	}
 	while (fgets(line, sizeof(line), stdin)) {
 		uint64_t count = strtoull(line, NULL, 10), launched = 0, begin_ns = now_ns();
 
@@ -58,4 +53,23 @@ int main(void)
 		fflush(stdout);
 	}
 	return 0;
+}
+
+/* Enough live values that a compiler without frame pointers uses that register for one of them. */
+static __attribute__((noinline)) int deeper(int depth, CUfunction function, int a, int b, int c, int d)
+{
+	int result = depth ? deeper(depth - 1, function, b + 1, c + 2, d + 3, a + 4) : serve(function);
+
+	return result + (a ^ a) * b * c * d * depth;
+}
+
+int main(int count, char **arguments)
+{
+	CUfunction function = find_kernel();
+
+	if (!function) {
+		fputs("launch_loop: the fake driver does not work\n", stderr);
+		return 1;
+	}
+	return count > 1 ? deeper(atoi(arguments[1]), function, count, 2, 3, 4) : serve(function);
 }

@@ -58,16 +58,24 @@ def compiled_loop() -> tuple[str, ...]:
     return compile_target("launch_loop")
 
 
-def compile_target(name: str) -> tuple[str, ...]:
+def deep_loop(depth: int) -> tuple[str, ...]:
+    """The same, called through `depth` functions without frame pointers."""
+    options = ("-fomit-frame-pointer", "-fno-optimize-sibling-calls")
+    return (*compile_target("launch_loop", "deep_loop", options), str(depth))
+
+
+def compile_target(
+    name: str, program_name: str = "", options: tuple[str, ...] = ("-fno-omit-frame-pointer",)
+) -> tuple[str, ...]:
     """Build a C program of this directory on the fake driver; its command."""
     fakes = build_fakes()
     BUILD.mkdir(exist_ok=True)
     (BUILD / ".gitignore").write_text("*\n", encoding="utf-8")
-    program = BUILD / name
+    program = BUILD / (program_name or name)
     source = Path(__file__).with_name(f"{name}.c")
     libraries = (f"-L{fakes}", "-l:libfake_app.so", "-l:libcuda.so.1")
     subprocess.run(
-        ["cc", "-std=c11", "-O2", "-fno-omit-frame-pointer", "-o", program, source, *libraries],
+        ["cc", "-std=c11", "-O2", *options, "-o", program, source, *libraries],
         check=True,
     )
     return (str(program),)

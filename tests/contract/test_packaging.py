@@ -22,7 +22,7 @@ from tests.tiers import require
 
 NATIVE = (
     *("capture.bpf.o", "libogf_drain.so", "libogf_context.so", "libogf_inject.so"),
-    *("capture.bcc", "libbpf.so.1", "libbpf-NOTICE"),
+    *("libogf_unwind.so", "capture.bcc", "libbpf.so.1", "libbpf-NOTICE"),
 )
 BUILD_FILES = ("pyproject.toml", "README.md", "CHANGELOG.md", ".gitignore")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "_artifacts", "node_modules")

@@ -25,14 +25,14 @@ class Layouts:
     """A generated module, and what it is generated from."""
 
     module: ModuleType
-    header: Path
+    headers: tuple[Path, ...]
     object_name: str
     """Target of bpf/Makefile whose BTF is read."""
 
 
 LAYOUTS = {
-    "bpf": Layouts(wire, HEADERS / "ogf_events.h", "capture.bpf.o"),
-    "gpu": Layouts(wire_gpu, ROOT / "otel_gpuflame" / "native" / "gpu_region.h", "gpu_layout.o"),
+    "bpf": Layouts(wire, (HEADERS / "ogf_events.h", HEADERS / "ogf_unwind.h"), "capture.bpf.o"),
+    "gpu": Layouts(wire_gpu, (ROOT / "otel_gpuflame" / "native" / "gpu_region.h",), "gpu_layout.o"),
 }
 STRUCTS = [(key, struct) for key, (_, structs, _) in MODULES.items() for struct in structs]
 ENUMS = [(key, name) for key, (_, _, enums) in MODULES.items() for name in enums]
@@ -65,7 +65,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
             lines.append(f'put("{struct}.{field}@size", sizeof(((struct {struct} *)0)->{field}));')
     for key, name in ENUMS:
         lines += [f'put("{member}", {member});' for member in members(key, name)]
-    includes = "".join(f'#include "{each.header}"\n' for each in LAYOUTS.values())
+    includes = "".join(
+        f'#include "{header}"\n' for each in LAYOUTS.values() for header in each.headers
+    )
     source = (
         f"#include <linux/types.h>\n#include <stddef.h>\n#include <stdio.h>\n{includes}"
         'static void put(const char *name, unsigned long value) { printf("%s %lu\\n", name, value); }\n'

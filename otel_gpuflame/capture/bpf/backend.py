@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from otel_gpuflame.capture.bpf.decode import RawXid
 from otel_gpuflame.capture.bpf.drain import Drain
 from otel_gpuflame.capture.bpf.libbpf import BpfMap
+from otel_gpuflame.capture.bpf.unwind_maps import UnwindMaps
 from otel_gpuflame.capture.bpf.uprobes import UprobeLinks
 from otel_gpuflame.events.frames import StackKey
 from otel_gpuflame.events.records import LossCount
@@ -68,6 +69,10 @@ class CaptureBackend(Protocol):
     @property
     def gpu_majors(self) -> BpfMap | None:
         """Which devices are GPUs; None where system calls on them cannot be captured."""
+
+    @property
+    def unwind_maps(self) -> UnwindMaps | None:
+        """Where unwind tables go; None where these programs walk stacks by frame pointer alone."""
 
     def open_drain(self, poll_ns: int) -> Drain:
         """The drain of all rings, in the order calls, stacks, names, processes."""

@@ -63,6 +63,7 @@ class BccKernel(CaptureMaps):
     """Owns the compiled programs, their maps and links. Raises SourceUnavailable when capture is impossible here."""
 
     gpu_majors: None = None
+    unwind_maps: None = None
 
     def __init__(
         self, rings: RingSizes | None = None, features: Collection[Feature] = (Feature.CALLS,)

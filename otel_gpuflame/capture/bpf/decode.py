@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,11 @@ from numpy.typing import NDArray
 from otel_gpuflame.events import wire
 from otel_gpuflame.events.frames import ProcessKey, StackKey
 from otel_gpuflame.symbolize.raw import RawStack
+
+_IS_INSTRUCTION: Final = 1 << 63
+"""OGF_IS_INSTRUCTION_BIT of bpf/include/ogf_events.h."""
+_CALLED_BY_C: Final = 1
+"""OGF_CALLED_BY_C of the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +62,22 @@ def decode_stack(record: bytes) -> RawStack | None:
         return None
     words = np.frombuffer(record, "<u8", offset=wire.STACK.itemsize).tolist()
     split = 2 * python_count
+    native = words[split:]
     return RawStack(
         key=StackKey(*head["stack_hash"].tolist()),
         process=ProcessKey(int(head["tgid"]), int(head["process_start_ns"])),
-        python=tuple(zip(words[0:split:2], words[1:split:2], strict=True)),
-        native=tuple(words[split:]),
+        python=tuple(
+            (code & ~_CALLED_BY_C, instruction)
+            for code, instruction in zip(words[0:split:2], words[1:split:2], strict=True)
+        ),
+        native=tuple(each & ~_IS_INSTRUCTION for each in native),
         python_state=int(head["python_state"]),
         native_state=int(head["native_state"]),
+        called_by_c=frozenset(i for i, each in enumerate(words[0:split:2]) if each & _CALLED_BY_C),
         leaf_is_instruction=bool(head["leaf_is_instruction"]),
         owner_frames=min(int(head["owner_python_count"]), python_count),
+        instructions=frozenset(i for i, each in enumerate(native) if each & _IS_INSTRUCTION),
+        lacks_table=bool(head["lacks_table"]),
     )
 
 

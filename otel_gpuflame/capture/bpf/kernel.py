@@ -23,6 +23,7 @@ from otel_gpuflame.capture.bpf.programs import (
     Tracepoint,
 )
 from otel_gpuflame.capture.bpf.tracefs import tracepoint_fields, tracepoint_id
+from otel_gpuflame.capture.bpf.unwind_maps import UnwindMaps
 from otel_gpuflame.capture.bpf.uprobes import (
     ATTACH_TYPE_UPROBE_MULTI,
     UprobeLinks,
@@ -36,6 +37,8 @@ OBJECT: Final = Path(__file__).parents[2] / "_artifacts" / "capture.bpf.o"
 _MAX_XIDS: Final = 256
 _OFFSET_BITS: Final = 16
 _MAX_OFFSET: Final = (1 << _OFFSET_BITS) - 1
+UNWIND_TABLES: Final = "unwind_tables"
+"""Among what the kernel may refuse (`LoadReport.missing`)."""
 _ONLINE_CPUS: Final = Path("/sys/devices/system/cpu/online")
 
 
@@ -59,6 +62,8 @@ class CaptureKernel(CaptureMaps):
         self.uprobes = UprobeLinks(self.object, multi=self.report.uprobe_multi)
         self.gpu_majors = self.map("gpu_majors", 4)
         self._xids = self.map("xids", wire.XID.itemsize)
+        uses_tables = UNWIND_TABLES not in self.report.missing
+        self.unwind_maps = UnwindMaps(self._library, self.object.map_fd) if uses_tables else None
 
     def take_xids(self) -> list[RawXid]:
         """See `CaptureBackend.take_xids`."""
@@ -94,21 +99,27 @@ class CaptureKernel(CaptureMaps):
         return self._try_load(report), report
 
     def _try_load(self, report: LoadReport) -> BpfObject:
-        """Load the wanted programs; where the kernel refuses the whole, without those that it refuses."""
+        """Load the wanted programs; where the kernel refuses the whole, without what it refuses."""
         optional = self._optional()
+        for tables in (True, False):
+            self._set_tables(report, used=tables)
+            try:
+                return self._loaded(optional, report)
+            except LibbpfError as error:
+                # The verifier says EACCES too; EPERM also befalls root, where a container took its capabilities.
+                if error.errno == errno.EPERM or (error.errno == errno.EACCES and os.geteuid()):
+                    raise SourceUnavailable(
+                        "loading BPF programs is not permitted: run as root, or give the process "
+                        "CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE; root in a container needs them too"
+                    ) from error
+        # Not because of the tables alone.
+        self._set_tables(report, used=True)
         try:
-            return self._loaded(optional, multi=report.uprobe_multi)
-        except LibbpfError as error:
-            # The verifier says EACCES too; EPERM also befalls root, where a container took its capabilities.
-            if error.errno == errno.EPERM or (error.errno == errno.EACCES and os.geteuid()):
-                raise SourceUnavailable(
-                    "loading BPF programs is not permitted: run as root, or give the process "
-                    "CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE; root in a container needs them too"
-                ) from error
-        accepted = [each for each in optional if self._is_accepted(each, report)]
-        report.missing.update((p.name, p.consequence) for p in optional if p not in accepted)
+            return self._load_accepted(report)
+        except LibbpfError:
+            self._set_tables(report, used=False)
         try:
-            return self._loaded(accepted, multi=report.uprobe_multi)
+            return self._load_accepted(report)
         except LibbpfError as error:
             raise SourceUnavailable(
                 f"the kernel ({os.uname().release}) refuses the BPF programs: {error}. "
@@ -116,20 +127,37 @@ class CaptureKernel(CaptureMaps):
                 "`otel-gpuflame doctor` names what is missing."
             ) from error
 
+    def _load_accepted(self, report: LoadReport) -> BpfObject:
+        """Load without the optional programs that the kernel refuses. Raises LibbpfError."""
+        optional = self._optional()
+        accepted = [each for each in optional if self._is_accepted(each, report)]
+        bpf_object = self._loaded(accepted, report)
+        report.missing.update((p.name, p.consequence) for p in optional if p not in accepted)
+        return bpf_object
+
+    @staticmethod
+    def _set_tables(report: LoadReport, *, used: bool) -> None:
+        """Whether stacks are walked by unwind tables."""
+        report.missing.pop(UNWIND_TABLES, None)
+        if not used:
+            report.missing[UNWIND_TABLES] = (
+                "native stacks by frame pointers only: cut in code that is built without them"
+            )
+
     def _optional(self) -> list[OptionalProgram]:
         return [program for program in OPTIONAL if program.feature in self._features]
 
     def _is_accepted(self, program: OptionalProgram, report: LoadReport) -> bool:
         """Whether the kernel loads this optional program, none of the others being there."""
         try:
-            self._loaded([program], multi=report.uprobe_multi).close()
+            self._loaded([program], report).close()
         except LibbpfError:
             return False
         return True
 
-    def _loaded(self, optional: Collection[OptionalProgram], *, multi: bool) -> BpfObject:
+    def _loaded(self, optional: Collection[OptionalProgram], report: LoadReport) -> BpfObject:
         """The object with these optional programs, in the kernel. Raises LibbpfError."""
-        bpf_object = self._configured(optional, multi=multi)
+        bpf_object = self._configured(optional, report)
         try:
             bpf_object.load()
         except LibbpfError:
@@ -137,15 +165,17 @@ class CaptureKernel(CaptureMaps):
             raise
         return bpf_object
 
-    def _configured(self, optional: Collection[OptionalProgram], *, multi: bool) -> BpfObject:
+    def _configured(self, optional: Collection[OptionalProgram], report: LoadReport) -> BpfObject:
         bpf_object = BpfObject(self._libbpf.functions, self._image)
         for program in OPTIONAL:
             bpf_object.set_autoload(program.name, load=program in optional)
-        if multi:
+        if report.uprobe_multi:
             for probe in Program:
                 bpf_object.set_attach_type(probe.value, ATTACH_TYPE_UPROBE_MULTI)
         for name in ("calls", "stacks", "names", "processes"):
             bpf_object.set_map_size(name, getattr(self.rings, name))
+        if UNWIND_TABLES in report.missing:
+            bpf_object.set_constants(".rodata.unwind", bytes(4))
         return bpf_object
 
     def _attach_optional(self) -> None:

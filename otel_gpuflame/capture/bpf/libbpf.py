@@ -109,6 +109,13 @@ class BpfObject:
             self._library.bpf_map__set_max_entries(self._map(name), entries), f"size map {name}"
         )
 
+    def set_constants(self, section: str, value: bytes) -> None:
+        """The whole of a section of read-only data, before loading."""
+        self._check(
+            self._library.bpf_map__set_initial_value(self._map(section), value, len(value)),
+            f"set {section}",
+        )
+
     def load(self) -> None:
         """Give the object to the kernel; LibbpfError carries its errno."""
         self._check(self._library.bpf_object__load(self._object), "load BPF object")

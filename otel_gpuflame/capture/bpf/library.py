@@ -43,6 +43,12 @@ _FUNCTIONS: Final[tuple[tuple[str, Any, tuple[Any, ...]], ...]] = (
     ("bpf_link__destroy", c_int, (c_void_p,)),
     ("bpf_map__fd", c_int, (c_void_p,)),
     ("bpf_map__set_max_entries", c_int, (c_void_p, c_uint32)),
+    ("bpf_map__set_initial_value", c_int, (c_void_p, c_void_p, c_size_t)),
+    (
+        "bpf_map_create",
+        c_int,
+        (c_int, c_char_p, c_uint32, c_uint32, c_uint32, c_void_p),
+    ),
     ("bpf_map_lookup_elem", c_int, (c_int, c_void_p, c_void_p)),
     ("bpf_map_update_elem", c_int, (c_int, c_void_p, c_void_p, c_uint64)),
     ("bpf_map_delete_elem", c_int, (c_int, c_void_p)),

@@ -14,6 +14,7 @@ from otel_gpuflame.capture.bpf.tracefs import tracepoint_id
 from otel_gpuflame.capture.checks import trials
 from otel_gpuflame.capture.checks.gpu_state import mig_modes
 from otel_gpuflame.capture.libraries import GpuLibrary, installed_libraries, read_library
+from otel_gpuflame.symbolize.unwind.table import LIBRARY as UNWIND_LIBRARY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,7 @@ class Host:
     release: str = field(default_factory=lambda: os.uname().release)
     machine: str = field(default_factory=lambda: os.uname().machine)
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    native_parts: tuple[Path, ...] = (OBJECT, DRAIN_LIBRARY)
+    native_parts: tuple[Path, ...] = (OBJECT, DRAIN_LIBRARY, UNWIND_LIBRARY)
 
     libbpf_version: Callable[[], str] = trials.libbpf_version
     bcc: Callable[[], str] = trials.bcc_in_use

@@ -30,6 +30,7 @@ class PythonLayout:
     frame_previous: int
     frame_instruction: int
     frame_owner: int = 0
+    frame_entry: int = 0
     has_cframe: int = 0
     instruction_is_index: int = 0
     skip_owner: int = NO_OWNER

@@ -60,6 +60,9 @@ static void ogf_print_frames(void)
 	OGF_FIELD("frame_instruction", PyFrameObject, f_lasti);
 	ogf_print("instruction_is_index", 1);
 #endif
+#if PY_VERSION_HEX >= 0x030b0000 && PY_VERSION_HEX < 0x030c0000
+	OGF_FIELD("frame_entry", _PyInterpreterFrame, is_entry);
+#endif
 #if PY_VERSION_HEX >= 0x030c0000
 	ogf_print("skip_owner", FRAME_OWNED_BY_CSTACK);
 #endif

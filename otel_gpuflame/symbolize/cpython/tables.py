@@ -37,6 +37,7 @@ OFFSETS: dict[tuple[int, int], dict[str, int]] = {
         "frame_instruction": 56,
         "frame_previous": 48,
         "frame_owner": 69,
+        "frame_entry": 68,
         "code_filename": 112,
         "code_first_line": 72,
         "code_line_table": 136,

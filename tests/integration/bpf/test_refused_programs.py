@@ -63,6 +63,32 @@ def test_what_is_refused_is_left_out(
         loaded.close()
 
 
+def test_a_kernel_that_refuses_the_search_of_tables_still_captures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Stacks are then walked by frame pointer, and the report says so. Every optional program stays."""
+    load, set_constants = BpfObject.load, BpfObject.set_constants
+    without: set[int] = set()
+
+    def remember(self: BpfObject, section: str, value: bytes) -> None:
+        without.add(id(self))
+        set_constants(self, section, value)
+
+    def refuse_with_tables(self: BpfObject) -> None:
+        if id(self) not in without:
+            raise LibbpfError(errno.E2BIG, "load BPF object")
+        load(self)
+
+    monkeypatch.setattr(BpfObject, "set_constants", remember)
+    monkeypatch.setattr(BpfObject, "load", refuse_with_tables)
+    loaded = kernel.CaptureKernel(features=ALL_FEATURES)
+    try:
+        assert set(loaded.report.missing) == {kernel.UNWIND_TABLES}
+        assert loaded.unwind_maps is None
+    finally:
+        loaded.close()
+
+
 def test_only_what_was_asked_for_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls alone need neither the sampler nor the device programs."""
     given = refuse(monkeypatch)

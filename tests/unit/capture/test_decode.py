@@ -27,7 +27,7 @@ def test_a_stack_is_split_into_python_and_native_frames() -> None:
     raw = decode_stack(
         record(
             wire.STACK,
-            np.array([1, 2, 3, 4, 50, 60, 70], "<u8").tobytes(),
+            np.array([8, 2, 16, 4, 50, 60, 70], "<u8").tobytes(),
             stack_hash=(2**64 - 1, 6),
             tgid=7,
             process_start_ns=8,
@@ -40,7 +40,7 @@ def test_a_stack_is_split_into_python_and_native_frames() -> None:
     assert raw is not None
     assert raw.key == StackKey(2**64 - 1, 6)
     assert raw.process == ProcessKey(7, 8)
-    assert raw.python == ((1, 2), (3, 4))
+    assert raw.python == ((8, 2), (16, 4))
     assert raw.native == (50, 60, 70)
     assert (raw.python_state, raw.native_state) == (
         wire.PythonState.TRUNCATED,
@@ -65,6 +65,16 @@ def test_a_stack_says_which_frames_are_of_whom_the_thread_works_for(said: int, f
     assert raw.owner_frames == found
 
 
+def test_marks_in_the_words_of_a_stack_are_taken_out() -> None:
+    """Python frames that C code has called, and native ones that a signal interrupted, by position."""
+    words = np.array([8, 2, 16 | 1, 4, 50, 60 | 1 << 63], "<u8").tobytes()
+    raw = decode_stack(record(wire.STACK, words, python_count=2, native_count=2, lacks_table=1))
+    assert raw is not None
+    assert (raw.python, raw.called_by_c) == (((8, 2), (16, 4)), {1})
+    assert (raw.native, raw.instructions) == ((50, 60), {1})
+    assert raw.lacks_table
+
+
 def test_a_stack_may_be_empty() -> None:
     """Neither kind of frame is a stack too: it says why in its states."""
     raw = decode_stack(record(wire.STACK))
@@ -72,7 +82,7 @@ def test_a_stack_may_be_empty() -> None:
     assert (raw.python, raw.native) == ((), ())
 
 
-@pytest.mark.parametrize(("python", "native", "words"), [(1, 0, 1), (0, 1, 2), (65_535, 0, 2)])
+@pytest.mark.parametrize(("python", "native", "words"), [(1, 0, 1), (0, 1, 2), (255, 0, 2)])
 def test_counts_that_do_not_fit_the_length_are_refused(
     python: int, native: int, words: int
 ) -> None:

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stacks through functions with a return probe, whose return address the kernel has replaced."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from otel_gpuflame.capture.bpf.programs import Feature
+from otel_gpuflame.events.wire import NativeState
+from otel_gpuflame.symbolize.maps import AddressMap
+from otel_gpuflame.symbolize.raw import RawStack
+from tests.fakes.build import app_command
+from tests.integration.bpf.recording import LIMIT_S
+from tests.integration.bpf.session import running
+from tests.integration.bpf.unwinding import raw_capture
+
+pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
+
+KERNEL_MS = 20
+COUNT = 500
+"""10 s of waits: whoever has seen enough ends the program."""
+
+
+def is_inside_driver(raw: RawStack, mappings: AddressMap) -> bool:
+    """Whether a thread was found below a function of the driver, so that its return probe lay in the way."""
+    found = [mappings.find(address - 1) for address in raw.native]
+    paths = ["" if mapping is None else Path(mapping.path).name for mapping in found]
+    return raw.leaf_is_instruction and any(path.startswith("libcuda.so") for path in paths)
+
+
+def test_the_true_return_address_is_found(environment: dict[str, str]) -> None:
+    """A thread that is off the CPU inside a wait: its stack goes on beyond the driver, to the root."""
+    command = app_command("app_wait", str(KERNEL_MS), str(COUNT), "--hold")
+    with running(command, environment) as target:
+        assert target.truth()["ready"]
+        with raw_capture(target.process.pid, (Feature.CALLS, Feature.CPU)) as capture:
+            target.go()
+            deadline = time.monotonic() + LIMIT_S
+            inside: list[RawStack] = []
+            is_fed = False
+            while not any(raw.native_state == NativeState.ROOT for raw in inside):
+                assert time.monotonic() < deadline, inside[-3:]
+                stacks = capture.stacks()
+                if stacks and not is_fed:
+                    capture.feed(stacks[0].process)
+                    is_fed = True
+                elif is_fed:
+                    mappings = capture.mappings()
+                    inside += [raw for raw in stacks if is_inside_driver(raw, mappings)]
+            mappings = capture.mappings()
+            assert any(mapping.is_uprobes for mapping in mappings.mappings)
+            whole = next(raw for raw in inside if raw.native_state == NativeState.ROOT)
+            assert not any(
+                found.is_uprobes for address in whole.native if (found := mappings.find(address))
+            )
+        target.process.kill()
