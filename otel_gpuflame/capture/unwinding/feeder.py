@@ -43,6 +43,7 @@ class TableFeeder:
         self._thread = threading.Thread(target=self._run, name="unwind tables", daemon=True)
         self._changed: set[ProcessKey] = set()
         """Processes with a request for that which has not been begun with: a program maps its libraries in bursts."""
+        self._is_ending = False
         self._failed = 0
 
     def start(self) -> None:
@@ -76,6 +77,7 @@ class TableFeeder:
 
     def close(self) -> None:
         """End the thread; what it has not begun with is left undone. Safe to call twice, and before `start`."""
+        self._is_ending = True
         if self._thread.is_alive():
             self._requests.put(None)
             self._thread.join()
@@ -89,7 +91,7 @@ class TableFeeder:
             except Empty:
                 self._files.free_unused(time.monotonic_ns())
                 continue
-            if request is None:
+            if request is None or self._is_ending:
                 return
             self._serve_safely(request)
 

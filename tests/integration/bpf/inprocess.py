@@ -61,6 +61,8 @@ def capture_held(
             libraries=libraries,
             rings=rings or RingSizes(),
             loader=loader,
+            # A table that comes in between makes another stack of an equal one.
+            unwind=False,
         )
         with LiveCapture(options) as live:
             events: list[Event] = [live.start_event()]
