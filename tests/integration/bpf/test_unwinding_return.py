@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 
 from otel_gpuflame.capture.bpf.programs import Feature
 from otel_gpuflame.events.wire import NativeState
-from otel_gpuflame.symbolize.maps import AddressMap
 from otel_gpuflame.symbolize.raw import RawStack
+from otel_gpuflame.symbolize.symbolizer import Symbolizer
 from tests.fakes.build import app_command
 from tests.integration.bpf.recording import LIMIT_S
 from tests.integration.bpf.session import running
@@ -20,15 +19,15 @@ from tests.integration.bpf.unwinding import raw_capture
 pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
 
 KERNEL_MS = 20
+WAITS = ("cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize")
 COUNT = 500
 """10 s of waits: whoever has seen enough ends the program."""
 
 
-def is_inside_driver(raw: RawStack, mappings: AddressMap) -> bool:
-    """Whether a thread was found below a function of the driver, so that its return probe lay in the way."""
-    found = [mappings.find(address - 1) for address in raw.native]
-    paths = ["" if mapping is None else Path(mapping.path).name for mapping in found]
-    return raw.leaf_is_instruction and any(path.startswith("libcuda.so") for path in paths)
+def waits_below(raw: RawStack, symbolizer: Symbolizer) -> bool:
+    """Whether a thread was found inside a wait, whose return probe lies in the way."""
+    names = [frame.name for frame in symbolizer.resolve(raw).frames]
+    return raw.leaf_is_instruction and any(name in WAITS for name in names[:-1])
 
 
 def test_the_true_return_address_is_found(environment: dict[str, str]) -> None:
@@ -39,6 +38,7 @@ def test_the_true_return_address_is_found(environment: dict[str, str]) -> None:
         with raw_capture(target.process.pid, (Feature.CALLS, Feature.CPU)) as capture:
             target.go()
             deadline = time.monotonic() + LIMIT_S
+            symbolizer = Symbolizer()
             inside: list[RawStack] = []
             is_fed = False
             while not any(raw.native_state == NativeState.ROOT for raw in inside):
@@ -48,8 +48,7 @@ def test_the_true_return_address_is_found(environment: dict[str, str]) -> None:
                     capture.feed(stacks[0].process)
                     is_fed = True
                 elif is_fed:
-                    mappings = capture.mappings()
-                    inside += [raw for raw in stacks if is_inside_driver(raw, mappings)]
+                    inside += [raw for raw in stacks if waits_below(raw, symbolizer)]
             mappings = capture.mappings()
             assert any(mapping.is_uprobes for mapping in mappings.mappings)
             whole = next(raw for raw in inside if raw.native_state == NativeState.ROOT)
