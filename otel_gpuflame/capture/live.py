@@ -87,8 +87,8 @@ class LiveOptions:
     """Capture every process that uses a GPU library, now or later."""
     budget: BudgetOptions | None = None
     """Capture calls that return at once only in windows, within this budget."""
-    unwind: bool = True
-    """Walk native stacks by unwind tables, where the kernel takes the search."""
+    unwind: bool = False
+    """Walk native stacks by unwind tables, where the kernel takes the search: 0.4 µs more a frame and hit."""
     cpu: bool = False
     """Also on-CPU samples and off-CPU stacks."""
     driver: bool = False

@@ -58,12 +58,6 @@ Signals: SIGUSR1 switches capture off, SIGUSR2 on, SIGTERM sends what is left an
     help="Share of the time in which launches are captured.  [default: what the budget allows]",
 )
 @click.option(
-    "--unwind/--no-unwind",
-    default=True,
-    show_default=True,
-    help="Whole native stacks of code without frame pointers, by unwind tables.",
-)
-@click.option(
     "--cpu/--no-cpu",
     default=True,
     show_default=True,
@@ -115,7 +109,6 @@ def agent(
     window_s: float,
     budget: float,
     duty: float | None,
-    unwind: bool,
     cpu: bool,
     driver: bool,
     gpu: bool,
@@ -138,7 +131,6 @@ def agent(
         budget=budget,
         duty=duty,
         cpu=cpu,
-        unwind=unwind,
         driver=driver,
         gpu=gpu,
         span_link=SpanLink(span_link),

@@ -52,7 +52,6 @@ class AgentOptions:
     budget: float = 0.01
     duty: float | None = None
     cpu: bool = True
-    unwind: bool = True
     driver: bool = True
     gpu: bool = True
     """Also when devices executed what they were given, of processes with our injected library, inside windows."""
@@ -163,7 +162,6 @@ class Agent:
             host_wide=True,
             budget=budget,
             cpu=self._options.cpu,
-            unwind=self._options.unwind,
             driver=self._options.driver,
             gpu=self._options.gpu,
             poll_ns=_DRAIN_POLL_NS,

@@ -63,7 +63,7 @@ def test_stacks_become_whole(
     stays = {**environment, STAYS: "1"}
     with running(app("python_between", library, *options, "--hold"), stays) as target:
         assert target.truth()["ready"]
-        with LiveCapture(LiveOptions(pids=(target.process.pid,))) as live:
+        with LiveCapture(LiveOptions(pids=(target.process.pid,), unwind=True)) as live:
             found: list[Stack] = []
             for heard in range(1, ROUNDS):
                 target.go()
@@ -84,7 +84,7 @@ def test_stacks_become_whole(
 
 
 def test_without_it_stacks_are_as_before(tmp_path: Path, environment: dict[str, str]) -> None:
-    """`--no-unwind`: Python frames first, then what frame pointers can tell."""
+    """By default: Python frames first, then what frame pointers can tell."""
     library = build_library(tmp_path)
     stays = {**environment, STAYS: "1"}
     with running(app("python_between", library, "--hold"), stays) as target:
@@ -125,7 +125,7 @@ def test_samples_of_code_without_frame_pointers_reach_the_root(environment: dict
     """
     with running(app("numpy_work"), environment) as target:
         assert target.truth()["ready"]
-        with LiveCapture(LiveOptions(pids=(target.process.pid,), cpu=True)) as live:
+        with LiveCapture(LiveOptions(pids=(target.process.pid,), cpu=True, unwind=True)) as live:
             raws = collect(live, lambda raws: len(_after_tables(raws)) >= SAMPLES)
             mappings = read_maps(target.process.pid, Path("/proc"))
         target.process.kill()
