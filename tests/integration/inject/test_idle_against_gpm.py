@@ -16,7 +16,7 @@ from tests.integration.inject.session import FINISHED_S, environment
 
 pytestmark = [pytest.mark.bpf, pytest.mark.inject, pytest.mark.usefixtures("bpf_tier")]
 ROOT = Path(__file__).parents[3]
-ATTEMPTS = 3
+ATTEMPTS = 5
 
 
 def run(variables: dict[str, str]) -> tuple[int, dict[str, dict[str, Any]]]:
