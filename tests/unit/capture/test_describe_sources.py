@@ -119,3 +119,17 @@ def test_unreadable_sources_are_left_out(proc: Path) -> None:
     (proc / "42" / "cgroup").unlink()
     (proc / "42" / "environ").unlink()
     assert attributes(proc)["service.name"] == "train.py"
+
+
+@pytest.mark.parametrize("published", ["unknown_service", "unknown_service:python"])
+def test_a_service_that_nobody_named_is_not_called_so(
+    proc: Path, monkeypatch: pytest.MonkeyPatch, published: str
+) -> None:
+    """SDKs publish a name of their own then: what is derived is better, and other attributes stay."""
+    derived = attributes(proc)["service.name"]
+    found = {"service.name": published, "service.version": "2"}
+    monkeypatch.setattr(
+        "otel_gpuflame.capture.describe.read_process_context", lambda _pid, _proc: found
+    )
+    assert attributes(proc)["service.name"] == derived
+    assert attributes(proc)["service.version"] == "2"
