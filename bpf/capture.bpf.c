@@ -36,5 +36,6 @@ const struct ogf_unwind_row *_keep_unwind_row __attribute__((unused));
 const struct ogf_unwind_mapping *_keep_unwind_mapping __attribute__((unused));
 const enum ogf_rule_kind _keep_rule_kind __attribute__((unused)) = OGF_RULE_NONE;
 const enum ogf_rule_shift _keep_rule_shift __attribute__((unused)) = OGF_RULE_OPERAND;
+const enum ogf_walk_outcome _keep_walk_outcome __attribute__((unused)) = OGF_WALK_REMEMBERED;
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

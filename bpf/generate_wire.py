@@ -45,6 +45,7 @@ BPF_ENUMS = {
     "ogf_name_shape": ("NameShape", "OGF_NAME_"),
     "ogf_rule_kind": ("RuleKind", "OGF_RULE_"),
     "ogf_rule_shift": ("RuleShift", "OGF_RULE_"),
+    "ogf_walk_outcome": ("WalkOutcome", "OGF_WALK_"),
 }
 GPU_STRUCTS = {
     "ogf_gpu_record": "RECORD",

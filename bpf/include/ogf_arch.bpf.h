@@ -16,7 +16,8 @@ static __always_inline int ogf_read_u64(__u64 address, __u64 *ret)
 
 enum {
 	OGF_REGISTER_ARGS = 6,
-	OGF_CALL_BYTES = 8, /* that a call puts on the stack: its return address */
+	OGF_TLS_VECTOR_AT = 8, /* in glibc's thread control block: where the thread's blocks of dynamic TLS are */
+	OGF_CALL_BYTES = 8,    /* that a call puts on the stack: its return address */
 	/* In a signal frame, whose ucontext lies where the handler returns to: rbp, rsp, rip. */
 	OGF_SIGNAL_FRAME_POINTER = 120,
 	OGF_SIGNAL_STACK_POINTER = 160,
@@ -94,6 +95,7 @@ static __always_inline bool ogf_preceded_by_call(__u64 address)
 /* No unwind tables are made for arm64, whose compilers keep frame pointers: signal frames are never looked at. */
 enum {
 	OGF_REGISTER_ARGS = 8,
+	OGF_TLS_VECTOR_AT = 0,
 	OGF_CALL_BYTES = 0,
 	OGF_SIGNAL_FRAME_POINTER = 0,
 	OGF_SIGNAL_STACK_POINTER = 0,

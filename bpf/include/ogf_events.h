@@ -212,23 +212,28 @@ struct ogf_python_layout {
 	__u16 frame_owner;         /* used when skip_owner != 255 */
 	__u8 has_cframe;           /* 3.11, 3.12: thread_frame leads to a _PyCFrame first */
 	__u8 instruction_is_index; /* 3.10: f_lasti, an int */
-	__u8 skip_owner;    /* frames with this owner are interpreter trampolines, put where C code calls; 255: none */
-	__u8 unsupported;   /* 1: a known interpreter that we refuse to walk */
+	__u8 skip_owner;  /* frames with this owner, or a higher one, are trampolines, put where C code calls; 255: none
+			   */
+	__u8 unsupported; /* 1: a known interpreter that we refuse to walk */
 	__u16 code_version; /* 3.12+: a number that no other code object has; 0: look at these instead: */
 	__u16 code_first_line;
 	__u16 code_name;
 	__u16 text_ascii_header;
 	__u16 frame_entry; /* 3.11: the byte that says that C code has called the frame; 0: there is none */
-	__u8 _pad[6];
+	__u16 interpreter_next;
+	__u8 _pad[4];
 };
 _Static_assert(sizeof(struct ogf_python_layout) == 48, "ogf_python_layout");
 
 /* Value of the `targets` map, keyed by tgid: a process that is captured. */
 struct ogf_target {
 	struct ogf_python_layout python;
-	__s64 span_tls_offset; /* thread pointer + this = address of otel_thread_ctx_v1; 0: no publisher */
+	__s64 span_tls_offset; /* of otel_thread_ctx_v1 from the thread pointer, or from the thread's block of a module
+				*/
+	__u32 span_tls_module; /* number of the module; 0: static TLS */
+	__u8 has_span;         /* 1: there is a publisher */
 	__u8 local_root_key;   /* index of local_root_span_id in the publisher's attribute key map */
-	__u8 _pad[7];
+	__u8 _pad[2];
 };
 _Static_assert(sizeof(struct ogf_target) == 64, "ogf_target");
 
@@ -243,8 +248,9 @@ _Static_assert(sizeof(struct ogf_settings) == 8, "ogf_settings");
 struct ogf_cost {
 	__u64 hits;
 	__u64 program_ns; /* inside our programs, without the trap */
+	__u64 passes;     /* backward passes that were seen to begin; they are among the hits */
 };
-_Static_assert(sizeof(struct ogf_cost) == 16, "ogf_cost");
+_Static_assert(sizeof(struct ogf_cost) == 24, "ogf_cost");
 
 /*
  * The cookie of a probe says where the arguments are, so that one program serves every API:

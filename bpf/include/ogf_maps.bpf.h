@@ -77,22 +77,32 @@ static __always_inline bool ogf_is_host_wide(void)
 	return chosen && chosen->host_wide && chosen->own_tgid != tgid;
 }
 
-/* Add what one run of a program has cost the current process, where somebody wants to know. */
-static __always_inline void ogf_account_program(__u64 started_ns, __u32 hits)
+/* Add what one run of a program has cost the current process, where somebody wants to know; else NULL. */
+static __always_inline struct ogf_cost *ogf_account_program(__u64 started_ns, __u32 hits)
 {
 	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
 	struct ogf_cost *cost = bpf_map_lookup_elem(&costs, &tgid);
 
 	if (!cost)
-		return;
+		return NULL;
 	__sync_fetch_and_add(&cost->hits, hits);
 	__sync_fetch_and_add(&cost->program_ns, bpf_ktime_get_ns() - started_ns);
+	return cost;
 }
 
 /* The same for one hit of a probe, whose trap comes on top. */
 static __always_inline void ogf_account(__u64 started_ns)
 {
 	ogf_account_program(started_ns, 1);
+}
+
+/* The same for the begin of a backward pass. */
+static __always_inline void ogf_account_pass(__u64 started_ns)
+{
+	struct ogf_cost *cost = ogf_account_program(started_ns, 1);
+
+	if (cost)
+		__sync_fetch_and_add(&cost->passes, 1);
 }
 
 static __always_inline struct ogf_target *ogf_current_target(void)

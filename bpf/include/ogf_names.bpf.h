@@ -39,8 +39,8 @@ struct {
 SEC("uprobe")
 int on_name_enter(struct pt_regs *regs)
 {
+	__u64 thread = bpf_get_current_pid_tgid(), started_ns = bpf_ktime_get_ns();
 	struct ogf_name_in_flight call = {};
-	__u64 thread = bpf_get_current_pid_tgid();
 
 	if (!ogf_calling_target()) {
 		ogf_count_homeless(OGF_KIND_NAME);
@@ -59,6 +59,7 @@ int on_name_enter(struct pt_regs *regs)
 		ogf_count(OGF_KIND_NAME, OGF_OUTCOME_NO_RETURN);
 	if (bpf_map_update_elem(&names_in_flight, &thread, &call, BPF_ANY))
 		ogf_count(OGF_KIND_NAME, OGF_OUTCOME_TABLE_FULL);
+	ogf_account(started_ns);
 	return 0;
 }
 
@@ -102,7 +103,7 @@ static __always_inline enum ogf_outcome ogf_send_name(struct pt_regs *regs, stru
 SEC("uretprobe")
 int on_name_return(struct pt_regs *regs)
 {
-	__u64 thread = bpf_get_current_pid_tgid();
+	__u64 thread = bpf_get_current_pid_tgid(), started_ns = bpf_ktime_get_ns();
 	struct ogf_name_in_flight *found = bpf_map_lookup_elem(&names_in_flight, &thread), call;
 	enum ogf_outcome outcome = OGF_OUTCOME_TABLE_FULL;
 
@@ -121,6 +122,7 @@ int on_name_return(struct pt_regs *regs)
 		}
 	}
 	ogf_count(OGF_KIND_NAME, outcome);
+	ogf_account(started_ns);
 	return 0;
 }
 

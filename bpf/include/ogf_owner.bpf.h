@@ -28,8 +28,9 @@ struct ogf_pass_key {
 struct ogf_pass {
 	struct ogf_stack_event head; /* its count, state and hash are those of the Python frames alone */
 	__u64 words[2 * OGF_MAX_PYTHON_FRAMES];
+	__u64 task; /* as in the key: the table may give this memory to another pass while somebody has its address */
 	__u64 thread;
-	__u64 start_ns;
+	__u64 start_ns; /* 0: being written */
 	__u8 trace_id[16];
 	__u8 span_id[8];
 	__u8 local_root_span_id[8];
@@ -44,6 +45,17 @@ struct {
 	__type(value, struct ogf_pass);
 	__uint(max_entries, OGF_MAX_PASSES);
 } passes SEC(".maps");
+
+/*
+ * Since when each pass that begins is seen; ~0: none is. User space takes the probe away and puts it back
+ * (otel_gpuflame/capture/attachments.py): what is known from before may be of another pass in the same memory.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(max_entries, 1);
+} passes_since SEC(".maps");
 
 /* A call in progress: its return address, and where on the stack that is. */
 struct ogf_return {
@@ -68,7 +80,8 @@ struct ogf_loop {
 };
 
 struct ogf_loops {
-	struct ogf_loop loop[OGF_MAX_LOOPS];    /* from the outermost one */
+	/* From the outermost one. `count` is 0 where that is not known: then the first is the one seen last. */
+	struct ogf_loop loop[OGF_MAX_LOOPS];
 	struct ogf_return begin[OGF_MAX_LOOPS]; /* the call by which the loop was entered; not of the outermost */
 	struct ogf_return deeper;               /* a node in a loop that there was no room for; at 0: none */
 	__u64 last_node_ns;
@@ -91,13 +104,37 @@ struct ogf_owner {
 	__u64 span_id;                 /* a span that it has not on behalf of this task */
 	bool is_only_inner;            /* `task` is that of the loop next to the outermost */
 	bool is_unknown;
+	bool is_doubtful; /* unknown only if `until` is met */
 };
 
+static __always_inline __u64 ogf_passes_since(void)
+{
+	__u32 zero = 0;
+	const __u64 *since_ns = bpf_map_lookup_elem(&passes_since, &zero);
+
+	return since_ns ? *since_ns : ~0ULL;
+}
+
+/* Of the current process; NULL where its begin was not seen, or has been forgotten. */
 static __always_inline struct ogf_pass *ogf_find_pass(__u64 task)
 {
 	struct ogf_pass_key key = {.task = task, .tgid = bpf_get_current_pid_tgid() >> 32};
+	struct ogf_pass *pass = bpf_map_lookup_elem(&passes, &key);
+	__u64 process_start_ns = bpf_get_current_task_btf()->group_leader->start_time;
 
-	return bpf_map_lookup_elem(&passes, &key);
+	if (!pass || !pass->start_ns || pass->start_ns < ogf_passes_since() || pass->task != task ||
+	    pass->head.process_start_ns != process_start_ns)
+		return NULL;
+	return pass;
+}
+
+/* Whether some thread begins that pass at this very moment: whoever seems to work for it works for nobody. */
+static __always_inline bool ogf_is_being_begun(__u64 task)
+{
+	struct ogf_pass_key key = {.task = task, .tgid = bpf_get_current_pid_tgid() >> 32};
+	struct ogf_pass *pass = bpf_map_lookup_elem(&passes, &key);
+
+	return pass && !pass->start_ns;
 }
 
 /* Whether the current thread is inside of that call, or of one that is like it in everything that is looked at. */
@@ -129,34 +166,72 @@ static __always_inline bool ogf_task_of(const struct ogf_loops *loops, const str
 	return pass && pass->start_ns < loops->last_node_ns;
 }
 
-static __always_inline void ogf_find_owner(__u64 stack_pointer, bool is_call, volatile struct ogf_owner *owner)
+static __always_inline void ogf_take_until(const struct ogf_loop *loop, struct ogf_owner *owner)
 {
-	__u64 thread = bpf_get_current_pid_tgid(), task;
+	owner->until.frame = loop->caller.frame;
+	owner->until.code = loop->caller.code;
+	owner->until.instruction = loop->caller.instruction;
+}
+
+/*
+ * Whether PyTorch's engine has named the current thread ("pt_autograd_0"): all that it does is for some pass. Versions
+ * that name no threads are only known by their loops.
+ */
+static __always_inline bool ogf_is_engine_thread(void)
+{
+	__u64 comm[2] = {};
+
+	bpf_get_current_comm(comm, sizeof(comm));
+	/* "pt_autog", "rad_" */
+	return comm[0] == 0x676f7475615f7470ULL && (__u32)comm[1] == 0x5f646172;
+}
+
+/* Fill in `owner`, which is all 0. By itself: otherwise the verifier follows what comes next from each of its ends. */
+__noinline int ogf_find_owner(__u64 stack_pointer, bool is_call, struct ogf_owner *owner)
+{
+	__u64 thread = bpf_get_current_pid_tgid(), task = 0;
 	struct ogf_loops *loops = bpf_map_lookup_elem(&loops_of_threads, &thread);
 
-	if (!loops)
-		return;
+	if (!owner)
+		return 0;
+	if (!loops || !loops->count)
+		owner->is_unknown = is_call && ogf_is_engine_thread();
+	if (!loops || owner->is_unknown)
+		return 0;
+	if (!loops->count) {
+		/* As long as the thread is in the call from Python that has led to that node. */
+		owner->is_unknown = is_call && loops->loop[0].node.at && loops->loop[0].caller.frame;
+		if (owner->is_unknown) {
+			ogf_take_until(&loops->loop[0], owner);
+			owner->is_doubtful = true;
+		}
+		return 0;
+	}
 	if (ogf_is_inside(&loops->deeper, stack_pointer)) {
 		owner->is_unknown = true;
-		return;
+		return 0;
 	}
 	for (int i = OGF_MAX_LOOPS - 1; i >= 0; i--) {
 		const struct ogf_loop *loop = &loops->loop[i];
+		bool is_found;
 
 		if (i >= (int)loops->count || loop->node.at <= stack_pointer ||
-		    (i && !ogf_is_inside(&loops->begin[i], stack_pointer)) ||
-		    !ogf_task_of(loops, loop, ogf_is_inside(&loop->node, stack_pointer), is_call, &task))
+		    (i && !ogf_is_inside(&loops->begin[i], stack_pointer)))
 			continue;
-		owner->task = task;
-		owner->until.frame = loop->caller.frame;
-		owner->until.code = loop->caller.code;
-		owner->until.instruction = loop->caller.instruction;
+		is_found = ogf_task_of(loops, loop, ogf_is_inside(&loop->node, stack_pointer), is_call, &task);
+		/* A call of an inner loop itself is after a pass that is not known, which need not be the outer one. */
+		if (!is_found && !(i && is_call))
+			continue;
+		owner->task = is_found ? task : 0;
+		owner->is_unknown = !is_found;
+		ogf_take_until(loop, owner);
 		owner->span_id = loop->span_id;
 		owner->is_only_inner = i == 1;
 		break;
 	}
 	if (ogf_is_inside(&loops->loop[0].node, stack_pointer) && ogf_read_task(&loops->loop[0], &task))
 		owner->outermost = task;
+	return 0;
 }
 
 /* Where the thread has no span of its own but `not_own`: that belongs to whoever called backward() around it. */

@@ -7,6 +7,7 @@
 #ifndef OGF_SPAN_BPF_H
 #define OGF_SPAN_BPF_H
 
+#include "ogf_arch.bpf.h"
 #include "ogf_core.h"
 #include "ogf_events.h"
 #include <bpf/bpf_helpers.h>
@@ -20,8 +21,13 @@ struct ogf_thread_context {
 };
 _Static_assert(sizeof(struct ogf_thread_context) == 28, "ogf_thread_context");
 
-/* Writers put local_root_span_id, 16 hexadecimal digits, first. */
-struct ogf_first_attribute {
+enum {
+	OGF_TLS_ELEMENT_BYTES = 16,
+	OGF_MAX_ATTRIBUTES = 8, /* of a record that are looked at */
+};
+
+/* An attribute that is long enough to be local_root_span_id, 16 hexadecimal digits. */
+struct ogf_root_attribute {
 	__u8 key;
 	__u8 length;
 	__u8 value[16];
@@ -38,16 +44,29 @@ static __always_inline __u8 ogf_hex_digit(__u8 digit)
 	return 16;
 }
 
-static __always_inline void ogf_take_local_root(__u64 attributes, __u8 key, struct ogf_call_event *event)
+/* Our writer puts it first; others may have some before it. */
+static __always_inline bool ogf_find_local_root(__u64 attributes, __u32 size, __u8 key, struct ogf_root_attribute *ret)
 {
-	struct ogf_first_attribute first;
+	__u32 at = 0;
 
-	if (bpf_probe_read_user(&first, sizeof(first), (void *)attributes))
-		return;
-	if (first.key != key || first.length != sizeof(first.value))
+	for (int i = 0; i < OGF_MAX_ATTRIBUTES; i++) {
+		if (at + sizeof(*ret) > size || bpf_probe_read_user(ret, sizeof(*ret), (void *)(attributes + at)))
+			return false;
+		if (ret->key == key)
+			return ret->length == sizeof(ret->value);
+		at += offsetof(struct ogf_root_attribute, value) + ret->length;
+	}
+	return false;
+}
+
+static __always_inline void ogf_take_local_root(__u64 attributes, __u32 size, __u8 key, struct ogf_call_event *event)
+{
+	struct ogf_root_attribute root;
+
+	if (!ogf_find_local_root(attributes, size, key, &root))
 		return;
 	for (int i = 0; i < 8; i++) {
-		__u8 high = ogf_hex_digit(first.value[2 * i]), low = ogf_hex_digit(first.value[2 * i + 1]);
+		__u8 high = ogf_hex_digit(root.value[2 * i]), low = ogf_hex_digit(root.value[2 * i + 1]);
 
 		if (high > 15 || low > 15)
 			return;
@@ -56,14 +75,33 @@ static __always_inline void ogf_take_local_root(__u64 attributes, __u8 key, stru
 	event->flags |= OGF_CALL_HAS_LOCAL_ROOT;
 }
 
+/*
+ * A thread's blocks of dynamic TLS, as glibc has them: the thread control block has a pointer to an array of {block,
+ * word to free}, by number of the module. The element before the array is how many it has; a block of -1 is not made
+ * yet.
+ */
+static __always_inline bool ogf_find_block(__u64 thread_pointer, __u32 module, __u64 *ret_block)
+{
+	__u64 vector = 0, count = 0;
+
+	if (ogf_read_u64(thread_pointer + OGF_TLS_VECTOR_AT, &vector) ||
+	    ogf_read_u64(vector - OGF_TLS_ELEMENT_BYTES, &count) || count < module ||
+	    ogf_read_u64(vector + (__u64)module * OGF_TLS_ELEMENT_BYTES, ret_block))
+		return false;
+	return *ret_block && *ret_block != ~0ULL;
+}
+
 /* The record of the current thread's span, and where it lies; false where there is no span. */
 static __always_inline bool ogf_read_context(const struct ogf_target *target, __u64 thread_pointer,
 					     struct ogf_thread_context *ret_context, __u64 *ret_record)
 {
-	if (!target->span_tls_offset)
+	__u64 base = thread_pointer;
+
+	if (!target->has_span)
 		return false;
-	if (bpf_probe_read_user(ret_record, sizeof(*ret_record), (void *)(thread_pointer + target->span_tls_offset)) ||
-	    !*ret_record)
+	if (target->span_tls_module && !ogf_find_block(thread_pointer, target->span_tls_module, &base))
+		return false;
+	if (ogf_read_u64(base + target->span_tls_offset, ret_record) || !*ret_record)
 		return false;
 	return !bpf_probe_read_user(ret_context, sizeof(*ret_context), (void *)*ret_record) && ret_context->valid == 1;
 }
@@ -80,8 +118,7 @@ static __always_inline void ogf_take_span(const struct ogf_target *target, struc
 	event->flags |= OGF_CALL_HAS_SPAN;
 	if (context.trace_flags & 1)
 		event->flags |= OGF_CALL_SPAN_SAMPLED;
-	if (context.attributes_size >= sizeof(struct ogf_first_attribute))
-		ogf_take_local_root(record + sizeof(context), target->local_root_key, event);
+	ogf_take_local_root(record + sizeof(context), context.attributes_size, target->local_root_key, event);
 }
 
 /* 0 where the current thread has no span. */

@@ -52,4 +52,13 @@ struct ogf_unwind_mapping {
 };
 _Static_assert(sizeof(struct ogf_unwind_mapping) == 32, "ogf_unwind_mapping");
 
+/* Native walks of processes with tables: each is one of the first four. */
+enum ogf_walk_outcome {
+	OGF_WALK_REMEMBERED = 0,  /* done before: the words that it depended on have held */
+	OGF_WALK_NEW = 1,         /* done: no other is remembered that began here */
+	OGF_WALK_CHANGED = 2,     /* done: another one is, and words have changed since */
+	OGF_WALK_NOT_LASTING = 3, /* done, and cannot be remembered */
+	OGF_WALK_WRONG = 4,       /* remembered, and not what walking has found: only where both are asked for */
+};
+
 #endif

@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from otel_gpuflame.capture.bpf.probes import Program
+from otel_gpuflame.capture.bpf.libbpf import BpfMap
+from otel_gpuflame.capture.bpf.probes import ProbeGroup, Program
 from otel_gpuflame.capture.bpf.uprobes import ProbePoint
 from otel_gpuflame.capture.libraries import GpuLibrary, probe_offset, read_points
 from otel_gpuflame.symbolize.elf import SHT_DYNSYM, ElfBytes, ElfHeaders
@@ -31,6 +32,7 @@ class _Function(NamedTuple):
     task_argument: int
     """Position of the shared_ptr<GraphTask> &, counted from 1; `this` is an argument."""
     is_windowed: bool
+    group: ProbeGroup | None = None
 
 
 # An object is returned through a pointer: on x86-64 that is the first argument, on arm64 it has a register of its own.
@@ -41,6 +43,7 @@ _FUNCTIONS: Final = (
         Program.BACKWARD,
         2 + _BEFORE_THIS,
         is_windowed=False,
+        group=ProbeGroup.BACKWARD,
     ),
     _Function(
         b"_ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEE",
@@ -49,6 +52,30 @@ _FUNCTIONS: Final = (
         is_windowed=True,
     ),
 )
+
+
+class SeenPasses:
+    """Tells BPF since when each pass that begins is seen.
+
+    What it knows of a pass from before that may be of another one by now, in the same memory.
+    """
+
+    _NEVER: Final = (1 << 64) - 1
+
+    def __init__(self, passes_since: BpfMap) -> None:
+        self._passes_since = passes_since
+
+    def begin(self, now_ns: int) -> None:
+        """From `now_ns` (CLOCK_MONOTONIC) on. After the probe was attached everywhere."""
+        self._set(now_ns)
+
+    def end(self) -> None:
+        """No longer. Before the probe is detached anywhere."""
+        self._set(self._NEVER)
+
+    def _set(self, since_ns: int) -> None:
+        # A reader may see bytes of both: with all bits set in one, they make no earlier time than the other.
+        self._passes_since.set(bytes(4), since_ns.to_bytes(8, "little"))
 
 
 def is_autograd_library(path: str) -> bool:
@@ -75,7 +102,11 @@ def _points(data: ElfBytes, headers: ElfHeaders) -> Iterator[ProbePoint]:
                 offset = probe_offset(data, headers, int(address))
                 if offset is not None:
                     yield ProbePoint(
-                        function.program, offset, function.task_argument, function.is_windowed
+                        function.program,
+                        offset,
+                        function.task_argument,
+                        function.is_windowed,
+                        function.group,
                     )
 
 

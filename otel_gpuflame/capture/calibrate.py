@@ -11,8 +11,8 @@ from otel_gpuflame.capture.bpf.backend import RingSizes
 from otel_gpuflame.capture.bpf.drain import LIBRARY, Drain
 from otel_gpuflame.capture.bpf.kernel import CaptureKernel
 from otel_gpuflame.capture.bpf.libbpf import LibbpfError
+from otel_gpuflame.capture.bpf.perf_events import open_cpu_clock
 from otel_gpuflame.capture.bpf.probes import Program
-from otel_gpuflame.capture.bpf.system_calls import open_cpu_clock
 from otel_gpuflame.capture.bpf.uprobes import ProbePoint
 from otel_gpuflame.capture.libraries import file_offset_of
 from otel_gpuflame.errors import SourceUnavailable

@@ -119,7 +119,7 @@ def _probe_points(data: ElfBytes, headers: ElfHeaders) -> Iterator[ProbePoint]:
         for program in spec.programs:
             if (program.value, offset) not in seen:
                 seen.add((program.value, offset))
-                yield ProbePoint(program, offset, spec.cookie, spec.windowed)
+                yield ProbePoint(program, offset, spec.cookie, spec.windowed, spec.group)
 
 
 def _exported_functions(data: ElfBytes, headers: ElfHeaders) -> Iterator[tuple[str, int]]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from otel_gpuflame.capture.bpf.decode import RawName
+from otel_gpuflame.capture.bpf.probes import ProbeGroup
 from otel_gpuflame.events.frames import ProcessKey
 from otel_gpuflame.events.records import HandleName
 
-MAX_READABLE = 160
-"""Longer names of kernels are template expansions that no flame graph can show."""
+MAX_READABLE = 16_384
+"""Characters of a demangled name that a capture keeps; real ones have up to 5,000. A profile shows less of it."""
 
 
 def shorten(name: str) -> str:
@@ -24,10 +26,14 @@ def shorten(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LearnedNames:
-    """`fresh` handles had no name before; `renamed` ones mean something else from their time on (module reloaded)."""
+    """`fresh` handles had no name before; `renamed` ones mean something else from their time on (module reloaded).
+
+    `repeated`: how often each process asked for what is known, or cannot be (aliases of what was named before us).
+    """
 
     fresh: tuple[HandleName, ...]
     renamed: tuple[HandleName, ...]
+    repeated: Mapping[tuple[ProcessKey, ProbeGroup], int]
 
 
 class NameTable:
@@ -37,19 +43,21 @@ class NameTable:
         self._readable = readable
         self._names: dict[ProcessKey, dict[int, str]] = {}
         self.unresolved_aliases = 0
+        """Answers that a handle means what another one does, of which no name is known."""
 
     def learn(self, raw_names: Iterable[RawName]) -> LearnedNames:
         """Take in names in the order in which they were given."""
         fresh: list[HandleName] = []
         renamed: list[HandleName] = []
+        repeated: Counter[tuple[ProcessKey, ProbeGroup]] = Counter()
         for raw in raw_names:
             known = self._names.setdefault(raw.process, {})
             name = raw.name or known.get(raw.alias_of, "")
+            before = known.get(raw.handle)
             if not name:
                 self.unresolved_aliases += 1
-                continue
-            before = known.get(raw.handle)
-            if before == name:
+            if not name or before == name:
+                repeated[raw.process, ProbeGroup.NAME if raw.name else ProbeGroup.ALIAS] += 1
                 continue
             known[raw.handle] = name
             (fresh if before is None else renamed).append(
@@ -57,7 +65,8 @@ class NameTable:
                     raw.process, raw.time_ns, raw.handle, name, shorten(self._readable(name))
                 )
             )
-        return LearnedNames(tuple(fresh), tuple(sorted(renamed, key=lambda n: n.time_ns)))
+        renamed.sort(key=lambda n: n.time_ns)
+        return LearnedNames(tuple(fresh), tuple(renamed), repeated)
 
     def forget(self, process: ProcessKey) -> None:
         """The process has ended."""

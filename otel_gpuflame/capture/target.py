@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,6 +28,8 @@ _EXEC_NS: Final = 10_000_000
 """An exec is reported when it is done, but /proc shows the new program from the middle of it on, less than 1 ms before
 unless the thread loses the CPU."""
 _MAX_DESCRIPTIONS: Final = 3
+_MAX_HEIRS: Final = 64
+"""Of one process. Usually a round's, but whoever may not be looked into is never described."""
 
 
 @dataclass(slots=True)
@@ -35,6 +38,8 @@ class Target:
 
     pid: int
     attributes: Attributes | None = None
+    heirs: deque[Target] = field(default_factory=lambda: deque(maxlen=_MAX_HEIRS))
+    """Children that were forked before anybody had described it: what it is, they are."""
     descriptions: list[tuple[int, Attributes]] = field(default_factory=list)
     """The latest ones that differ, with the time at which they had been read; 0: taken over from the parent."""
     comm: str = ""
@@ -70,11 +75,18 @@ class Target:
         """Whether the look that was taken last follows right after a change."""
         return len(self.due_ns) == len(_LOOK_AGAIN_NS) - 1
 
-    def describe(self, attributes: Attributes, read_ns: int) -> None:
-        """It is described so, by what had been read at `read_ns`."""
+    def describe(self, attributes: Attributes, read_ns: int) -> set[int]:
+        """It is described so, by what had been read at `read_ns`; whose descriptions have changed by that."""
         self.attributes = attributes
         self.descriptions.append((read_ns, attributes))
         del self.descriptions[:-_MAX_DESCRIPTIONS]
+        described = {self.pid}
+        while self.heirs:
+            heir = self.heirs.popleft()
+            # Unless it runs another program by now, or has been looked at itself.
+            if heir.is_forked and heir.attributes is None:
+                described |= heir.describe(_with_pid(attributes, heir.pid), read_ns)
+        return described
 
     def replace_program(self) -> None:
         """It runs another program: nothing that was known of the one before is true of it."""
@@ -82,6 +94,7 @@ class Target:
         self.libraries.clear()
         self.attributes = None
         self.descriptions.clear()
+        self.heirs.clear()
         self.python = None
         self.without_context.clear()
         self.is_forked = False
@@ -103,13 +116,19 @@ def looks(now_ns: int) -> list[int]:
 
 
 def forked(pid: int, parent: Target | None) -> Target:
-    """A child runs the program of its parent, and is described like it."""
-    attributes = _with_pid(parent.attributes, pid) if parent is not None else None
-    descriptions = [] if attributes is None else [(0, attributes)]
-    return Target(pid, attributes=attributes, descriptions=descriptions, is_forked=True)
+    """A child runs the program of its parent, and is described like it, as soon as that one is."""
+    child = Target(pid, is_forked=True)
+    if parent is None:
+        return child
+    if parent.attributes is None:
+        # A program may fork in the millisecond in which it has mapped its driver, and the child may have ended by the
+        # time that both are reported.
+        parent.heirs.append(child)
+        return child
+    child.attributes = _with_pid(parent.attributes, pid)
+    child.descriptions.append((0, child.attributes))
+    return child
 
 
-def _with_pid(attributes: Attributes | None, pid: int) -> Attributes | None:
-    if attributes is None:
-        return None
+def _with_pid(attributes: Attributes, pid: int) -> Attributes:
     return tuple((key, pid if key == "process.pid" else value) for key, value in attributes)

@@ -1,4 +1,4 @@
-"""The processes being captured: what BPF must know of each, kept up to date while they fork, exec and load code."""
+"""The processes being captured, kept up to date while they fork, exec and load code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
@@ -19,18 +18,17 @@ from otel_gpuflame.capture.bpf.decode import ProcessChange
 from otel_gpuflame.capture.describe import Attributes, describe, publishes_itself
 from otel_gpuflame.capture.libraries import is_gpu_library, is_profiling_library
 from otel_gpuflame.capture.target import SETTLE_NS, Target, forked, looks
+from otel_gpuflame.capture.target_value import NOTHING_KNOWN, target_value
 from otel_gpuflame.errors import TargetError
 from otel_gpuflame.events import wire
-from otel_gpuflame.symbolize.cpython.detect import PythonRefusal, PythonRuntime, find_python
 from otel_gpuflame.symbolize.elf_files import ElfFiles, open_mapped_file
 from otel_gpuflame.symbolize.maps import AddressMap, read_maps
-from otel_gpuflame.symbolize.thread_context import find_thread_context
 
 logger = logging.getLogger(__name__)
 
-_LOOKS_FOR_DESCRIPTION: Final = 3
-"""So many of the last looks; the first ones come often while a program loads its libraries."""
-_NO_OWNER: Final = 255
+_LOOKS_FOR_DESCRIPTION: Final = 4
+"""So many of the last looks, from 0.2 s after a change on, at 1 ms each: a program that ends within a second may have
+published its name by then. The first looks come often while a program loads its libraries."""
 
 
 class Targets:
@@ -96,7 +94,7 @@ class Targets:
             added.update(missing)
 
     def _take_in(self, pid: int) -> bool:
-        if self._kernel.targets.set(_key(pid), np.zeros(1, wire.TARGET).tobytes()):
+        if self._kernel.targets.set(_key(pid), NOTHING_KNOWN):
             return True
         if not self.refused:
             logger.warning(
@@ -203,6 +201,10 @@ class Targets:
         """Targets that live."""
         return [pid for pid, target in self._targets.items() if not target.has_ended]
 
+    def gpu_pids(self) -> list[int]:
+        """Those of them that map a library with probes."""
+        return [pid for pid in self.pids() if self._targets[pid].libraries]
+
     def uses_gpu_library(self, pid: int) -> bool:
         """Whether a target maps a library with probes."""
         target = self._targets.get(pid)
@@ -254,7 +256,7 @@ class Targets:
         self._attach_libraries(target, address_map, now_ns)
         if target.attributes is None or len(target.due_ns) < _LOOKS_FOR_DESCRIPTION:
             self._describe(target)
-        self._update_layout(target)
+        self._update_value(target)
 
     def _attach_libraries(self, target: Target, address_map: AddressMap, now_ns: int) -> None:
         mapped_ns, target.mapped_ns = target.mapped_ns, None
@@ -304,34 +306,14 @@ class Targets:
         attributes = describe(target.pid, self._proc)
         if attributes is None or attributes == target.attributes:
             return
-        target.describe(attributes, time.monotonic_ns())
-        self._redescribed.add(target.pid)
+        self._redescribed |= target.describe(attributes, time.monotonic_ns())
 
-    def _update_layout(self, target: Target) -> None:
-        value = np.zeros(1, wire.TARGET)
-        layout = value["python"]
-        layout["skip_owner"] = _NO_OWNER
-        python = self._python(target)
-        if isinstance(python, PythonRefusal):
-            layout["unsupported"] = 1
-        elif isinstance(python, PythonRuntime):
-            for each in fields(python.layout):
-                layout[each.name] = getattr(python.layout, each.name)
-        value["span_tls_offset"] = (
-            find_thread_context(target.pid, self._proc, self._files, target.without_context) or 0
-        )
-        if value.tobytes() != target.layout:
+    def _update_value(self, target: Target) -> None:
+        value = target_value(target, self._proc, self._files)
+        if value != target.layout:
             # BPF removes a process that ends. Its pid must not come back: it may soon mean another one.
-            self._kernel.targets.set(_key(target.pid), value.tobytes(), must_exist=True)
-            target.layout = value.tobytes()
-
-    def _python(self, target: Target) -> PythonRuntime | PythonRefusal | None:
-        """The interpreter; once found, it is looked at again only by the later looks, when it has run for a while."""
-        if target.python is not None and target.is_first_look:
-            return target.python
-        python = find_python(target.pid, self._proc, self._files)
-        target.python = python if isinstance(python, PythonRuntime) else None
-        return python
+            self._kernel.targets.set(_key(target.pid), value, must_exist=True)
+            target.layout = value
 
 
 def _key(pid: int) -> bytes:

@@ -11,6 +11,7 @@ from otel_gpuflame.capture.budget import (
     TargetCost,
     choose_duty,
     hit_cost,
+    stall_ns,
     stratum_length_ns,
 )
 from otel_gpuflame.capture.plan import PlannedWindow, plan_window
@@ -24,6 +25,9 @@ _PPB: Final = 1_000_000_000
 _FIRST_STRATUM_NS: Final = 2_000_000_000
 """Nothing is known of the costs yet: a short stratum with a small window, to measure."""
 _FIRST_DUTY: Final = 0.05
+_LEAST_NEEDED: Final = 0.005
+"""Where waits or backward passes are windowed there are windows, whatever the budget says: else nothing would be known
+of them."""
 _RISE: Final = 4.0
 """A duty rises at most so many times over from one stratum to the next: what a short window has measured wrongly, or
 just before a target began its work, costs a target four times its share for one stratum at most."""
@@ -41,6 +45,21 @@ _KILL_AFTER_STRATA: Final = 3
 
 class Probes(Protocol):
     """What is attached and detached, and what it costs. Times are CLOCK_MONOTONIC nanoseconds."""
+
+    def choose_always_on(self, now_ns: int) -> bool:
+        """Whether what is windowed from now on has changed. While no window is open."""
+
+    @property
+    def waits_are_windowed(self) -> bool:
+        """Whether calls that may wait are windowed."""
+
+    @property
+    def need_windows(self) -> bool:
+        """Whether something is windowed of which only windows tell how often it happens."""
+
+    @property
+    def lead_ns(self) -> int:
+        """How long before a window `open_window` is to be called."""
 
     def open_window(self) -> None:
         """Attach windowed probes."""
@@ -114,7 +133,7 @@ class WindowControl:
         if self._plan is None:
             return None
         if not self._announced:
-            return self._plan.open_ns
+            return self._plan.open_ns - self._probes.lead_ns
         return self._plan.close_ns if self._is_open else self._plan.stratum_end_ns
 
     def step(self, now_ns: int, clock: Clock) -> list[SamplingWindow]:
@@ -125,10 +144,10 @@ class WindowControl:
         if plan is not None and self._is_open and now_ns >= plan.close_ns and plan.probability < 1:
             self._close(clock)
         if plan is None or now_ns >= plan.stratum_end_ns:
-            plan = self._next_plan(now_ns)
+            plan = self._next_plan(self._arranged(now_ns, clock))
             if plan is None:
                 return []
-        if self._announced or now_ns < plan.open_ns:
+        if self._announced or now_ns < plan.open_ns - self._probes.lead_ns:
             return []
         self._announced = True
         return [self._open(plan, clock)]
@@ -139,11 +158,30 @@ class WindowControl:
             self._close(clock)
         self._plan = None
 
-    def _next_plan(self, now_ns: int) -> PlannedWindow | None:
+    def _arranged(self, now_ns: int, clock: Clock) -> int:
+        """Choose what is always on in the stratum that begins; returns when it does. `now_ns` is the end of the last.
+
+        After a change costs are others, and so are measured anew. To attach and to detach takes 0.2 s, in which calls
+        are seen or not: that time is in no stratum.
+        """
         self._measure(now_ns)
+        if (
+            self._is_open
+            or self._options.duty is not None
+            or not self._probes.choose_always_on(now_ns)
+        ):
+            return now_ns
+        self._has_measured = False
+        self._plan = None
+        self._at_close = (clock(), self._probes.costs())
+        return self._at_close[0]
+
+    def _next_plan(self, now_ns: int) -> PlannedWindow | None:
         is_known = self._has_measured or self._options.duty is not None
         first = self.state.switch_ns == 0 or not is_known
         duty = _FIRST_DUTY if first else self._choose_duty()
+        if self._probes.need_windows:
+            duty = max(duty, _LEAST_NEEDED)
         if self._options.duty is not None:
             duty = self._options.duty
         self.state.duty = duty
@@ -171,7 +209,7 @@ class WindowControl:
 
     def _open(self, plan: PlannedWindow, clock: Clock) -> SamplingWindow:
         if plan.length_ns == 0:
-            return _announce(plan, plan.open_ns, plan.probability)
+            return self._announce(plan, plan.open_ns, plan.probability)
         opened_ns = plan.open_ns
         if not self._is_open:
             started_ns = clock()
@@ -183,14 +221,24 @@ class WindowControl:
             self._records_at_open = self._probes.record_costs()
             if self.state.switch_ns == 0:
                 logger.info(FIRST_WINDOW)
-            self._note_switch(clock() - started_ns)
+            self._note_switch(clock() - started_ns - self._probes.lead_ns)
             self._is_open = True
         length_ns = max(plan.close_ns - opened_ns, 0)
         # Attaching took a part of what was planned. Where all is captured, what was before counts as not yet begun.
         probability = plan.probability
         if probability < 1:
             probability *= length_ns / plan.length_ns
-        return _announce(plan, min(opened_ns, plan.close_ns), probability)
+        return self._announce(plan, min(opened_ns, plan.close_ns), probability)
+
+    def _announce(self, plan: PlannedWindow, open_ns: int, probability: float) -> SamplingWindow:
+        return SamplingWindow(
+            stratum_start_ns=plan.stratum_start_ns,
+            stratum_end_ns=plan.stratum_end_ns,
+            open_ns=open_ns,
+            close_ns=plan.close_ns,
+            probability_ppb=max(1, round(probability * _PPB)),
+            with_waits=plan.probability < 1 and self._probes.waits_are_windowed,
+        )
 
     def _close(self, clock: Clock) -> None:
         now_ns = clock()
@@ -256,9 +304,9 @@ class WindowControl:
 
     def _choose_duty(self) -> float:
         budget = self._options.budget
-        switch_ns = self.state.switch_ns + self._probes.record_switch_ns()
-        self.state.stratum_ns = stratum_length_ns(switch_ns, budget)
-        switching = switch_ns / self.state.stratum_ns
+        stalled_ns = stall_ns(self.state.switch_ns, self._probes.record_switch_ns())
+        self.state.stratum_ns = stratum_length_ns(stalled_ns, budget)
+        switching = stalled_ns / self.state.stratum_ns
         duty = choose_duty(self.state.costs.values(), budget, switching)
         # Where all can be captured all the time nothing is switched.
         if choose_duty(self.state.costs.values(), budget, 0.0) == 1:
@@ -288,13 +336,3 @@ class Clock(Protocol):
 
     def __call__(self) -> int:
         """The time now."""
-
-
-def _announce(plan: PlannedWindow, open_ns: int, probability: float) -> SamplingWindow:
-    return SamplingWindow(
-        stratum_start_ns=plan.stratum_start_ns,
-        stratum_end_ns=plan.stratum_end_ns,
-        open_ns=open_ns,
-        close_ns=plan.close_ns,
-        probability_ppb=max(1, round(probability * _PPB)),
-    )

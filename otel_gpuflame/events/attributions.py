@@ -49,6 +49,10 @@ class Leaf(IntEnum):
     """Of idle time: records are missing."""
     QUEUE_FULL = 13
     """Of a wait: a launch was held back and nothing is known of what ran meanwhile."""
+    BEFORE_FIRST = 14
+    """Of idle time: of a device, until the first execution of a program that was captured from its start."""
+    AFTER_LAST = 15
+    """Of idle time: nothing ended it for as long as executions were captured."""
 
 
 class NoLaunch(IntEnum):
@@ -76,23 +80,62 @@ _OF_CALLS: Final = (
 )
 
 
-def _row_dtype() -> np.dtype[Any]:
+_OWN: Final = (
+    ("time_ns", "<u8"),
+    ("value_ns", "<i8"),
+    ("sampled_ns", "<u8"),
+    ("name", "<u8"),
+    ("device", "<u4"),
+    ("leaf_api", "<u2"),
+    ("gaps", "<f2"),
+    ("measure", "|u1"),
+    ("leaf", "|u1"),
+    ("mode", "|u1"),
+    ("no_launch", "|u1"),
+)
+"""Columns that no call has, the widest first."""
+
+
+def _parts_of_call() -> tuple[tuple[int, int], tuple[int, int]]:
+    """Where in a row of `wire.CALL` the bytes are that `_OF_CALLS` lie in: two stretches, from and to."""
     fields: Mapping[str, Any] = wire.CALL.fields or {}
-    columns: list[tuple[str, Any]] = [
-        ("time_ns", "<u8"),
-        ("value_ns", "<i8"),
-        ("sampled_ns", "<u8"),
-        ("name", "<u8"),
-        *((name, fields[name][0]) for name in _OF_CALLS),
-        ("device", "<u4"),
-        ("leaf_api", "<u2"),
-        ("measure", "|u1"),
-        ("leaf", "|u1"),
-        ("mode", "|u1"),
-        ("no_launch", "|u1"),
-    ]
-    columns.sort(key=lambda column: -np.dtype(column[1]).base.itemsize)
-    return np.dtype(columns, align=True)
+    ends = [(fields[name][1], fields[name][1] + fields[name][0].itemsize) for name in _OF_CALLS]
+    last = (wire.CALL.itemsize - 8, wire.CALL.itemsize)
+    first = [place for place in ends if place[1] <= last[0]]
+    return (min(first)[0], max(end for _, end in first)), last
+
+
+OF_CALL: Final = _parts_of_call()
+"""Bytes of a row of `wire.CALL` that a row of `ATTRIBUTION` begins with: two copies make it, not nine."""
+
+
+def _row_dtype() -> np.dtype[Any]:
+    """The bytes `OF_CALL` one after the other, and the other columns where these have room, or behind them."""
+    fields: Mapping[str, Any] = wire.CALL.fields or {}
+    places: dict[str, tuple[Any, int]] = {}
+    size = 0
+    for begin, end in OF_CALL:
+        for name in _OF_CALLS:
+            if begin <= fields[name][1] < end:
+                places[name] = (fields[name][0], size + fields[name][1] - begin)
+        size += end - begin
+    taken = np.zeros(size + 8 * len(_OWN), np.bool_)
+    for dtype, offset in places.values():
+        taken[offset : offset + dtype.itemsize] = True
+    for name, form in _OWN:
+        width = np.dtype(form).itemsize
+        offset = next(at for at in range(0, len(taken), width) if not taken[at : at + width].any())
+        taken[offset : offset + width] = True
+        places[name] = (np.dtype(form), offset)
+        size = max(size, offset + width)
+    return np.dtype(
+        {
+            "names": list(places),
+            "formats": [dtype for dtype, _ in places.values()],
+            "offsets": [offset for _, offset in places.values()],
+            "itemsize": -(-size // 8) * 8,
+        }
+    )
 
 
 ATTRIBUTION: Final = _row_dtype()
@@ -101,8 +144,10 @@ ATTRIBUTION: Final = _row_dtype()
 `time_ns`: in which window it counts. `value_ns`: what is added. `name`: handle of the kernel at the leaf, or 0.
 `device`: index of `DeviceInfo`. `measure`, `leaf`, `no_launch`: the enums here. `mode`: `WaitMode` of a wait.
 `leaf_api`: for a leaf that is no kernel, the API whose `detail` says what it is.
+`gaps`: of idle time by what a thread did, of how many gaps it is all there was: 0.25 of a quarter of one.
 `sampled_ns`: the moment that had to lie in a window for this to be known: of executions when they were launched (begun,
-where no launch is known), of idle time when it was. 0: known whatever windows there were, as waits are.
+where no launch is known), of idle time when it was. 0: known whatever windows there were,
+as waits are that are not windowed.
 """
 
 

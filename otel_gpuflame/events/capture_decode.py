@@ -258,7 +258,9 @@ def _stacks_forgotten(segment: SegmentDecoder, rows: int) -> StacksForgotten:
 
 
 def _sampling_window(segment: SegmentDecoder, rows: int) -> SamplingWindow:
-    return SamplingWindow(*_single(segment, Kind.SAMPLING_WINDOWS, rows))
+    *times_ns, probability_ppb, with_waits = _single(segment, Kind.SAMPLING_WINDOWS, rows)
+    start_ns, end_ns, open_ns, close_ns = times_ns
+    return SamplingWindow(start_ns, end_ns, open_ns, close_ns, probability_ppb, bool(with_waits))
 
 
 def _executions(segment: SegmentDecoder, rows: int) -> Executions:

@@ -28,7 +28,7 @@ from otel_gpuflame.events.capture_format import (
     Kind,
 )
 from otel_gpuflame.events.capture_schema import TableSchema, conform, join_rows, parse_schema
-from otel_gpuflame.events.capture_tables import BYTE_TABLES, TABLES
+from otel_gpuflame.events.capture_tables import ADDED_COLUMNS, BYTE_TABLES, TABLES
 from otel_gpuflame.events.records import Event
 
 _KINDS = frozenset(Kind)
@@ -216,6 +216,8 @@ def _require_columns(kind: Kind, schema: TableSchema) -> None:
         return
     found = dict(schema.fields())
     for name, field in expected.fields():
+        if name in ADDED_COLUMNS.get(kind, ()) and name not in found:
+            continue
         if found.get(name) != field:
             raise CaptureFileError(
                 f"table {schema.name!r}: expected column {name!r} as {field.str}, "

@@ -68,6 +68,7 @@ _COLUMNS: Mapping[Kind, list[tuple[str, str]] | np.dtype[Any]] = {
         ("open_ns", "<i8"),
         ("close_ns", "<i8"),
         ("probability_ppb", "<u4"),
+        ("with_waits", "|u1"),
     ],
     Kind.EXECUTIONS: EXECUTION,
     Kind.DEVICES: [
@@ -96,6 +97,9 @@ _COLUMNS: Mapping[Kind, list[tuple[str, str]] | np.dtype[Any]] = {
 TABLES: Mapping[Kind, TableSchema] = MappingProxyType(
     {kind: describe(kind.name.lower(), np.dtype(columns)) for kind, columns in _COLUMNS.items()}
 )
+
+ADDED_COLUMNS = MappingProxyType({Kind.SAMPLING_WINDOWS: frozenset({"with_waits"})})
+"""Columns that a minor version has added: 0 in older files."""
 
 BYTE_TABLES = frozenset(
     {

@@ -44,9 +44,15 @@ EXECUTION: Final = _row_dtype()
 """
 
 
-def name_handle(offset: int) -> int:
-    """The handle of a kernel's name that the library keeps at 1 + `offset`: no address that a driver gives out."""
-    return _NAME_HANDLES | offset
+_REGION_BITS: Final = 32
+
+
+def name_handle(offset: int, region: int = 0) -> int:
+    """The handle of a kernel's name that a library keeps at 1 + `offset`: no address that a driver gives out.
+
+    `region`: which of its process's libraries, from 0.
+    """
+    return _NAME_HANDLES | region << _REGION_BITS | offset
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class HandleName:
     handle: int
     name: str
     readable: str = ""
-    """For people: demangled, and shortened where very long. Kept in captures so that replay needs no demangler."""
+    """Demangled. Kept in captures so that replay needs no demangler; profiles show it shorter (`kernel_names`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,8 @@ class SamplingWindow:
     """Windowed calls are complete from `open_ns` until `close_ns`, one window in each stratum.
 
     Delivered when the window has opened. `probability_ppb`: chance, in 10⁻⁹, with which any instant of the stratum
-    was to be covered; 10⁹ means that everything is captured.
+    was to be covered; 10⁹ means that everything is captured. `with_waits`: in this stratum, calls that may wait are
+    among the windowed ones.
     """
 
     stratum_start_ns: int
@@ -99,6 +100,7 @@ class SamplingWindow:
     open_ns: int
     close_ns: int
     probability_ppb: int
+    with_waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,6 +162,16 @@ class RuleShift(IntEnum):
     SAVED_FP = 24
 
 
+class WalkOutcome(IntEnum):
+    """enum ogf_walk_outcome."""
+
+    REMEMBERED = 0
+    NEW = 1
+    CHANGED = 2
+    NOT_LASTING = 3
+    WRONG = 4
+
+
 CALL: Final[np.dtype[Any]] = np.dtype(
     {
         "names": [
@@ -349,6 +359,7 @@ PYTHON_LAYOUT: Final[np.dtype[Any]] = np.dtype(
             "code_name",
             "text_ascii_header",
             "frame_entry",
+            "interpreter_next",
             "_pad",
         ],
         "formats": [
@@ -371,9 +382,32 @@ PYTHON_LAYOUT: Final[np.dtype[Any]] = np.dtype(
             "<u2",
             "<u2",
             "<u2",
-            ("<u1", (6,)),
+            "<u2",
+            ("<u1", (4,)),
         ],
-        "offsets": [0, 8, 12, 14, 16, 18, 20, 22, 24, 26, 28, 29, 30, 31, 32, 34, 36, 38, 40, 42],
+        "offsets": [
+            0,
+            8,
+            12,
+            14,
+            16,
+            18,
+            20,
+            22,
+            24,
+            26,
+            28,
+            29,
+            30,
+            31,
+            32,
+            34,
+            36,
+            38,
+            40,
+            42,
+            44,
+        ],
         "itemsize": 48,
     }
 )
@@ -392,9 +426,14 @@ SETTINGS: Final[np.dtype[Any]] = np.dtype(
 
 
 COST: Final[np.dtype[Any]] = np.dtype(
-    {"names": ["hits", "program_ns"], "formats": ["<u8", "<u8"], "offsets": [0, 8], "itemsize": 16}
+    {
+        "names": ["hits", "program_ns", "passes"],
+        "formats": ["<u8", "<u8", "<u8"],
+        "offsets": [0, 8, 16],
+        "itemsize": 24,
+    }
 )
-"""struct ogf_cost, 16 bytes."""
+"""struct ogf_cost, 24 bytes."""
 
 
 UNWIND_ROW: Final[np.dtype[Any]] = np.dtype(
@@ -416,9 +455,16 @@ UNWIND_MAPPING: Final[np.dtype[Any]] = np.dtype(
 
 TARGET: Final[np.dtype[Any]] = np.dtype(
     {
-        "names": ["python", "span_tls_offset", "local_root_key", "_pad"],
-        "formats": [PYTHON_LAYOUT, "<i8", "<u1", ("<u1", (7,))],
-        "offsets": [0, 48, 56, 57],
+        "names": [
+            "python",
+            "span_tls_offset",
+            "span_tls_module",
+            "has_span",
+            "local_root_key",
+            "_pad",
+        ],
+        "formats": [PYTHON_LAYOUT, "<i8", "<u4", "<u1", "<u1", ("<u1", (2,))],
+        "offsets": [0, 48, 56, 60, 61, 62],
         "itemsize": 64,
     }
 )

@@ -71,6 +71,10 @@ class CaptureBackend(Protocol):
         """Which devices are GPUs; None where system calls on them cannot be captured."""
 
     @property
+    def passes_since(self) -> BpfMap | None:
+        """See `autograd.SeenPasses`; None where these programs take over nothing from whoever calls `backward()`."""
+
+    @property
     def unwind_maps(self) -> UnwindMaps | None:
         """Where unwind tables go; None where these programs walk stacks by frame pointer alone."""
 
@@ -82,6 +86,9 @@ class CaptureBackend(Protocol):
 
     def cost_of(self, pid: int) -> tuple[int, int] | None:
         """(hits, nanoseconds in our programs) of a target since it was found; None if it is none."""
+
+    def passes_of(self, pid: int) -> int:
+        """Backward passes of a target that were seen to begin since it was found; 0 if it is none."""
 
     def forget_stack(self, key: StackKey) -> None:
         """Make BPF send a stack again, because it got lost on the way."""

@@ -21,6 +21,7 @@ from otel_gpuflame.capture.bpf.decode import RawXid
 from otel_gpuflame.capture.bpf.detaching import detach_together
 from otel_gpuflame.capture.bpf.libbpf import BpfMap, LibbpfError
 from otel_gpuflame.capture.bpf.maps import CaptureMaps
+from otel_gpuflame.capture.bpf.perf_events import open_tracepoint, open_uprobe
 from otel_gpuflame.capture.bpf.probes import Program
 from otel_gpuflame.capture.bpf.programs import OPTIONAL, Feature
 from otel_gpuflame.capture.bpf.system_calls import (
@@ -28,8 +29,6 @@ from otel_gpuflame.capture.bpf.system_calls import (
     PROGRAM_TYPE_TRACEPOINT,
     link_perf_event,
     load_program,
-    open_tracepoint,
-    open_uprobe,
 )
 from otel_gpuflame.capture.bpf.tracefs import tracepoint_fields, tracepoint_id
 from otel_gpuflame.capture.bpf.uprobes import (
@@ -63,6 +62,7 @@ class BccKernel(CaptureMaps):
     """Owns the compiled programs, their maps and links. Raises SourceUnavailable when capture is impossible here."""
 
     gpu_majors: None = None
+    passes_since: None = None
     unwind_maps: None = None
 
     def __init__(

@@ -14,6 +14,7 @@ from otel_gpuflame.capture.bpf.detaching import detach_together
 from otel_gpuflame.capture.bpf.libbpf import BpfObject, LibbpfError
 from otel_gpuflame.capture.bpf.library import choose_library
 from otel_gpuflame.capture.bpf.maps import CaptureMaps
+from otel_gpuflame.capture.bpf.perf_events import open_cpu_sampler, open_tracepoint
 from otel_gpuflame.capture.bpf.probes import Program
 from otel_gpuflame.capture.bpf.programs import (
     CPU_SAMPLER,
@@ -32,11 +33,15 @@ from otel_gpuflame.capture.bpf.uprobes import (
 from otel_gpuflame.errors import SourceUnavailable
 from otel_gpuflame.events import wire
 from otel_gpuflame.events.apis import CPU_SAMPLES_HZ
+from otel_gpuflame.events.records import LossCount
 
 OBJECT: Final = Path(__file__).parents[2] / "_artifacts" / "capture.bpf.o"
 _MAX_XIDS: Final = 256
 _OFFSET_BITS: Final = 16
 _MAX_OFFSET: Final = (1 << _OFFSET_BITS) - 1
+WALK_MEMORY: Final = "OTEL_GPUFLAME_WALK_MEMORY"
+"""Variable: `off`, native stacks are walked each time; `check`, those that are remembered too, differences counted."""
+_WALK_MEMORY: Final = {"": 0, "check": 1, "off": 2}
 UNWIND_TABLES: Final = "unwind_tables"
 """Among what the kernel may refuse (`LoadReport.missing`)."""
 _ONLINE_CPUS: Final = Path("/sys/devices/system/cpu/online")
@@ -49,6 +54,7 @@ class CaptureKernel(CaptureMaps):
         self, rings: RingSizes | None = None, features: Collection[Feature] = (Feature.CALLS,)
     ) -> None:
         self._features = features
+        self._walk_memory = chosen_walk_memory()
         self._libbpf = choose_library()
         self._image = _read_object()
         self.rings = rings or RingSizes()
@@ -61,7 +67,9 @@ class CaptureKernel(CaptureMaps):
         super().__init__(self.object.map_fd, self.rings)
         self.uprobes = UprobeLinks(self.object, multi=self.report.uprobe_multi)
         self.gpu_majors = self.map("gpu_majors", 4)
+        self.passes_since = self.map("passes_since", 8)
         self._xids = self.map("xids", wire.XID.itemsize)
+        self._walk_counters = self.per_cpu("walk_counters")
         uses_tables = UNWIND_TABLES not in self.report.missing
         self.unwind_maps = UnwindMaps(self._library, self.object.map_fd) if uses_tables else None
 
@@ -72,6 +80,15 @@ class CaptureKernel(CaptureMaps):
         while len(taken) < _MAX_XIDS and (record := self._xids.pop()) is not None:
             taken.append(decode_xid(record))
         return taken
+
+    def counters(self) -> list[LossCount]:
+        """See `CaptureBackend.counters`. Those of `walk` are native walks of processes with unwind tables."""
+        walks = [
+            LossCount("walk", outcome.name.lower(), total)
+            for outcome in wire.WalkOutcome
+            if (total := self._walk_counters.total(outcome))
+        ]
+        return super().counters() + walks
 
     def detach(self) -> None:
         """Detach everything; maps and rings stay."""
@@ -176,6 +193,8 @@ class CaptureKernel(CaptureMaps):
             bpf_object.set_map_size(name, getattr(self.rings, name))
         if UNWIND_TABLES in report.missing:
             bpf_object.set_constants(".rodata.unwind", bytes(4))
+        if self._walk_memory:
+            bpf_object.set_constants(".rodata.walk", self._walk_memory.to_bytes(4, "little"))
         return bpf_object
 
     def _attach_optional(self) -> None:
@@ -190,7 +209,8 @@ class CaptureKernel(CaptureMaps):
     def _attach(self, program: OptionalProgram) -> None:
         if program.name == CPU_SAMPLER:
             for cpu in online_cpus():
-                self.object.attach_sampler(program.name, cpu, CPU_SAMPLES_HZ)
+                event = open_cpu_sampler(cpu, CPU_SAMPLES_HZ)
+                self.object.attach_perf_event(program.name, event)
         elif not program.tracepoints:
             self.object.attach(program.name)
         else:
@@ -205,10 +225,19 @@ class CaptureKernel(CaptureMaps):
             )
             # Not every architecture has every call: arm64 has ppoll, and no poll.
             if number is not None and cookie is not None:
-                self.object.attach_tracepoint(program.name, number, cookie=cookie)
+                event = open_tracepoint(number)
+                self.object.attach_perf_event(program.name, event, cookie=cookie)
                 found += 1
         if not found:
             raise LibbpfError(errno.ENOENT, f"find tracepoints of {program.name}")
+
+
+def chosen_walk_memory() -> int:
+    """What WALK_MEMORY asks for, as BPF has it. Raises SourceUnavailable for anything else."""
+    wanted = os.environ.get(WALK_MEMORY, "")
+    if wanted not in _WALK_MEMORY:
+        raise SourceUnavailable(f"{WALK_MEMORY} is {wanted!r}: neither 'off' nor 'check'")
+    return _WALK_MEMORY[wanted]
 
 
 def cookie_of(tracepoint: Tracepoint) -> int | None:

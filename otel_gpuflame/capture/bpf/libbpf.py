@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import struct
 from collections.abc import Callable, Iterator
 from ctypes import c_bool, c_char_p, c_size_t, c_uint64
 from functools import partial
@@ -23,28 +22,6 @@ class LibbpfError(OSError):
 
 
 _BPF_EXIST: Final = 2
-_PERF_EVENT_OPEN: Final = {"x86_64": 298, "aarch64": 241}
-_PERF_TYPE_SOFTWARE: Final = 1
-_PERF_TYPE_TRACEPOINT: Final = 2
-_PERF_COUNT_SW_CPU_CLOCK: Final = 0
-_PERF_EXCLUDE_IDLE: Final = 1 << 7
-_PERF_FREQUENCY: Final = 1 << 10
-_PERF_ATTRIBUTES_BYTES: Final = 64
-_PERF_FLAG_CLOEXEC: Final = 8
-
-
-def _open_perf_event(type_: int, config: int, *, sample: int, flags: int, cpu: int) -> int:
-    """perf_event_open for every process on one CPU; `sample` is a period, or a frequency with _PERF_FREQUENCY."""
-    # type, size, config, sample_period or sample_freq, sample_type, read_format, flags, wakeup_events
-    attributes = struct.pack(
-        "<IIQQQQQI12x", type_, _PERF_ATTRIBUTES_BYTES, config, sample, 0, 0, flags, 1
-    )
-    libc = ctypes.CDLL(None, use_errno=True)
-    number = _PERF_EVENT_OPEN[os.uname().machine]
-    fd = libc.syscall(number, attributes, -1, cpu, -1, _PERF_FLAG_CLOEXEC)
-    if fd < 0:
-        raise LibbpfError(ctypes.get_errno(), f"open perf event {type_}:{config} on CPU {cpu}")
-    return int(fd)
 
 
 class PerfEventOptions(ctypes.Structure):
@@ -127,24 +104,8 @@ class BpfObject:
             raise LibbpfError(ctypes.get_errno(), f"attach {name}")
         self._links.append(link)
 
-    def attach_tracepoint(self, name: str, tracepoint_id: int, *, cookie: int = 0) -> None:
-        """Attach to a tracepoint by number: libbpf itself only looks in a mounted tracefs."""
-        # One CPU is enough: a BPF program then runs on all.
-        fd = _open_perf_event(_PERF_TYPE_TRACEPOINT, tracepoint_id, sample=1, flags=0, cpu=0)
-        self._attach_perf_event(name, fd, cookie)
-
-    def attach_sampler(self, name: str, cpu: int, frequency_hz: int) -> None:
-        """Run a program `frequency_hz` times a second while `cpu` is busy, by a timer: virtual machines have one."""
-        fd = _open_perf_event(
-            _PERF_TYPE_SOFTWARE,
-            _PERF_COUNT_SW_CPU_CLOCK,
-            sample=frequency_hz,
-            flags=_PERF_FREQUENCY | _PERF_EXCLUDE_IDLE,
-            cpu=cpu,
-        )
-        self._attach_perf_event(name, fd, 0)
-
-    def _attach_perf_event(self, name: str, fd: int, cookie: int) -> None:
+    def attach_perf_event(self, name: str, fd: int, *, cookie: int = 0) -> None:
+        """Attach to a perf event (`perf_events`), whose descriptor is closed with the link, or here if it fails."""
         options = PerfEventOptions(ctypes.sizeof(PerfEventOptions), cookie)
         link = self._library.bpf_program__attach_perf_event_opts(
             self.program(name), fd, ctypes.byref(options)

@@ -19,6 +19,18 @@ from otel_gpuflame.events.records import LossCount
 _OUTCOMES: Final = 8
 
 
+class PerCpuCounters:
+    """An array of counters that each CPU has its own of."""
+
+    def __init__(self, counters: BpfMap) -> None:
+        self._counters = counters
+
+    def total(self, index: int) -> int:
+        """Over all CPUs."""
+        raw = self._counters.get(index.to_bytes(4, "little"))
+        return int(np.frombuffer(raw, "<u8").sum()) if raw else 0
+
+
 class CaptureMaps:
     """Typed access to the maps. `map_fd` gives the descriptor of a map by its name in the C source."""
 
@@ -26,15 +38,19 @@ class CaptureMaps:
         self._library = load_library()
         self._map_fd = map_fd
         self._rings = rings
-        cpus = int(self._library.libbpf_num_possible_cpus())
         self.targets = self.map("targets", wire.TARGET.itemsize)
         self.costs = self.map("costs", wire.COST.itemsize)
         self._seen_stacks = self.map("seen_stacks", 1)
-        self._counters = self.map("counters", 8 * cpus)
+        self._counters = self.per_cpu("counters")
 
     def map(self, name: str, value_size: int) -> BpfMap:
         """A map by name. KeyError if there is none."""
         return BpfMap(self._library, self._map_fd(name), value_size=value_size)
+
+    def per_cpu(self, name: str) -> PerCpuCounters:
+        """A map of counters by name. KeyError if there is none."""
+        cpus = int(self._library.libbpf_num_possible_cpus())
+        return PerCpuCounters(self.map(name, 8 * cpus))
 
     def open_drain(self, poll_ns: int = POLL_NS) -> Drain:
         """See `CaptureBackend.open_drain`."""
@@ -64,6 +80,11 @@ class CaptureMaps:
         cost = np.frombuffer(raw, wire.COST)[0]
         return int(cost["hits"]), int(cost["program_ns"])
 
+    def passes_of(self, pid: int) -> int:
+        """See `CaptureBackend.passes_of`."""
+        raw = self.costs.get(pid.to_bytes(4, "little"))
+        return 0 if raw is None else int(np.frombuffer(raw, wire.COST)[0]["passes"])
+
     def forget_stack(self, key: StackKey) -> None:
         """See `CaptureBackend.forget_stack`."""
         self._seen_stacks.delete(np.array(key, "<u8").tobytes())
@@ -73,8 +94,7 @@ class CaptureMaps:
         counts = []
         for kind in wire.Kind:
             for outcome in wire.Outcome:
-                raw = self._counters.get((kind * _OUTCOMES + outcome).to_bytes(4, "little"))
-                total = int(np.frombuffer(raw, "<u8").sum()) if raw else 0
+                total = self._counters.total(kind * _OUTCOMES + outcome)
                 if total:
                     counts.append(LossCount(kind.name.lower(), outcome.name.lower(), total))
         return counts

@@ -28,6 +28,17 @@ class Program(Enum):
         return self in (Program.CALL_RETURN, Program.NAME_RETURN)
 
 
+class ProbeGroup(Enum):
+    """Probes that are always on as long as programs hit them rarely."""
+
+    NAME = "names of functions"
+    """A program asks the driver for a function by its name."""
+    ALIAS = "other handles of functions"
+    WAIT = "calls that may wait"
+    BACKWARD = "backward passes"
+    """A pass of PyTorch's autograd engine begins."""
+
+
 @dataclass(frozen=True, slots=True)
 class Arguments:
     """Positions counted from 1, 0 for none. `unit_log2`: the bytes argument counts units of 2**unit_log2 bytes."""
@@ -50,6 +61,7 @@ class ProbeSpec:
     programs: tuple[Program, ...]
     windowed: bool = False
     """The agent attaches this probe only in windows."""
+    group: ProbeGroup | None = None
 
 
 # Layouts: cuda.h of CUDA 13 and cl.h of OpenCL 3.0; argument positions are the same since CUDA 4.
@@ -154,16 +166,19 @@ def _call_cookie(api: Api, arguments: Arguments) -> int:
 
 def _call_spec(name: str, arguments: Arguments) -> ProbeSpec:
     api = BY_NAME[name]
-    programs: tuple[Program, ...] = (Program.CALL,)
-    if api.blocking is not Blocking.NEVER:
-        programs = (Program.CALL_ENTER, Program.CALL_RETURN)
-    return ProbeSpec(name, api.runtime, _call_cookie(api, arguments), programs, is_windowed(api))
+    cookie = _call_cookie(api, arguments)
+    if api.blocking is Blocking.NEVER:
+        return ProbeSpec(name, api.runtime, cookie, (Program.CALL,), is_windowed(api))
+    programs = (Program.CALL_ENTER, Program.CALL_RETURN)
+    return ProbeSpec(name, api.runtime, cookie, programs, group=ProbeGroup.WAIT)
 
 
 def _name_spec(name: str) -> ProbeSpec:
     runtime, shape, handle, source = _NAMES[name]
     cookie = shape | handle << 8 | source << 12
-    return ProbeSpec(name, runtime, cookie, (Program.NAME_ENTER, Program.NAME_RETURN))
+    group = ProbeGroup.ALIAS if shape is NameShape.ALIAS else ProbeGroup.NAME
+    programs = (Program.NAME_ENTER, Program.NAME_RETURN)
+    return ProbeSpec(name, runtime, cookie, programs, group=group)
 
 
 ALL: Final[tuple[ProbeSpec, ...]] = (

@@ -99,7 +99,8 @@ class UnwindMaps:
             with mmap.mmap(
                 fd, values.nbytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE
             ) as memory:
-                memory[:] = np.ascontiguousarray(values).tobytes()
+                # By numpy, which lets go of the interpreter's lock: a slice of `memory` would hold it for megabytes.
+                np.frombuffer(memory, np.uint8)[:] = np.ascontiguousarray(values).view(np.uint8)
         except OSError as error:
             os.close(fd)
             raise LibbpfError(error.errno or 0, "write an unwind table") from error

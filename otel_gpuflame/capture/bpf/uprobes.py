@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import struct
+import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,12 +15,12 @@ from typing import Final, Protocol
 
 from otel_gpuflame.capture.bpf.detaching import Detacher, detach_together
 from otel_gpuflame.capture.bpf.libbpf import LibbpfError
-from otel_gpuflame.capture.bpf.probes import Program
+from otel_gpuflame.capture.bpf.probes import ProbeGroup, Program
+from otel_gpuflame.capture.system_call import system_call
 
 ATTACH_TYPE_UPROBE_MULTI: Final = 48
 _BPF_LINK_CREATE: Final = 28
 _FLAG_RETURN: Final = 1
-_BPF_SYSCALL: Final = {"x86_64": 321, "aarch64": 280}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class ProbePoint:
     cookie: int
     windowed: bool = False
     """Whether the agent attaches it only in windows."""
+    group: ProbeGroup | None = None
+    """With which it may become windowed; None: never."""
 
 
 def _link_create(program_fd: int, path: bytes, points: Sequence[ProbePoint], *, flags: int) -> int:
@@ -58,10 +61,7 @@ def _link_create(program_fd: int, path: bytes, points: Sequence[ProbePoint], *, 
         0,
     )
     buffer = ctypes.create_string_buffer(attributes, len(attributes))
-    libc = ctypes.CDLL(None, use_errno=True)
-    number = _BPF_SYSCALL[os.uname().machine]
-    result = libc.syscall(number, _BPF_LINK_CREATE, buffer, len(attributes))
-    return int(result) if result >= 0 else -ctypes.get_errno()
+    return system_call("bpf", _BPF_LINK_CREATE, buffer, len(attributes))
 
 
 def multi_is_supported(program_fd: int) -> bool:
@@ -114,9 +114,9 @@ class UprobeLinks:
             for detacher in self._attach_program(path, program, chosen):
                 detachers.append((program.is_return, detacher))
 
-    def close_window(self) -> None:
-        """Detach whatever was attached `in_window`."""
-        _detach(self._windowed, tuple(self._windowed))
+    def close_window(self, grace_s: float = 0.0) -> None:
+        """Detach whatever was attached `in_window`; returns not before `grace_s` from now."""
+        _detach(self._windowed, tuple(self._windowed), grace_s)
 
     def detach(self, owner: Hashable) -> None:
         """Detach everything of `owner`."""
@@ -152,8 +152,12 @@ class UprobeLinks:
         yield partial(os.close, fd)
 
 
-def _detach(links: _Links, owners: Sequence[Hashable]) -> None:
+def _detach(links: _Links, owners: Sequence[Hashable], grace_s: float = 0.0) -> None:
     """Entries first: a call that is seen to begin must be seen to end."""
     ours = [link for owner in owners for link in links.pop(owner, ())]
-    for is_return in (False, True):
-        detach_together([detach for returns, detach in ours if returns is is_return])
+    entries, returns = ([detach for ends, detach in ours if ends is end] for end in (False, True))
+    started_s = time.monotonic()
+    detach_together(entries)
+    if returns:
+        time.sleep(max(started_s + grace_s - time.monotonic(), 0.0))
+        detach_together(returns)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import struct
 from typing import Final
 
+from otel_gpuflame.capture.system_call import system_call
+
 MAP_LRU_HASH: Final = 9
 MAP_RINGBUF: Final = 27
 
-_BPF: Final = {"x86_64": 321, "aarch64": 280}
-_PERF_EVENT_OPEN: Final = {"x86_64": 298, "aarch64": 241}
 _BPF_MAP_CREATE, _BPF_PROG_LOAD = 0, 5
 _PROG_TYPE_TRACEPOINT: Final = 5
 # r0 = 0; exit
 _INSTRUCTIONS: Final = bytes.fromhex("b7000000000000009500000000000000")
 _ATTRIBUTES_BYTES: Final = 128
-_TYPE_SOFTWARE, _CPU_CLOCK, _HZ, _FREQUENCY, _CLOEXEC = 1, 0, 99, 1 << 10, 8
 
 
 class _Buffer(ctypes.Structure):
@@ -46,50 +44,28 @@ def load_empty_tracepoint_program() -> int:
     return _bpf(_BPF_PROG_LOAD, attributes, "load a program")
 
 
-def open_cpu_clock(*, cpu: int) -> int:
-    """perf_event_open of the CPU clock at 99 Hz, for all processes of one CPU; a descriptor."""
-    # type, size, config, frequency, sample_type, read_format, flags
-    attributes = struct.pack(
-        "<IIQQQQQ", _TYPE_SOFTWARE, _ATTRIBUTES_BYTES, _CPU_CLOCK, _HZ, 0, 0, _FREQUENCY
-    ).ljust(_ATTRIBUTES_BYTES, b"\0")
-    number = _number(_PERF_EVENT_OPEN)
-    return _checked(_libc().syscall(number, attributes, -1, cpu, -1, _CLOEXEC), "sample a CPU")
-
-
 def read_process(pid: int, address: int, size_bytes: int) -> bytes:
     """process_vm_readv of one range; may be shorter than asked for."""
     data = ctypes.create_string_buffer(size_bytes)
     local = _Buffer(ctypes.addressof(data), size_bytes)
     remote = _Buffer(address, size_bytes)
-    call = _libc().process_vm_readv
+    call = ctypes.CDLL(None, use_errno=True).process_vm_readv
     call.restype = ctypes.c_ssize_t
     call.argtypes = (
         *(ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong),
         *(ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong),
     )
     count = call(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
-    return data.raw[: _checked(count, f"read process {pid}")]
+    if count < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), f"read process {pid}")
+    return data.raw[:count]
 
 
 def _bpf(command: int, attributes: bytes, what: str) -> int:
     # The kernel takes more than it knows as long as the rest is zero, and the last arguments have no pointers.
     buffer = ctypes.create_string_buffer(attributes, _ATTRIBUTES_BYTES)
-    return _checked(_libc().syscall(_number(_BPF), command, buffer, _ATTRIBUTES_BYTES), what)
-
-
-def _number(numbers: dict[str, int]) -> int:
-    machine = os.uname().machine
-    if machine not in numbers:
-        raise OSError(errno.ENOSYS, f"system calls of {machine} are not known")
-    return numbers[machine]
-
-
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def _checked(result: int, what: str) -> int:
+    result = system_call("bpf", command, buffer, _ATTRIBUTES_BYTES)
     if result < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), what)
+        raise OSError(-result, os.strerror(-result), what)
     return result

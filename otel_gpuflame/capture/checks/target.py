@@ -87,7 +87,7 @@ def check_interpreter(host: Host, pid: int) -> Check:
         return warn(
             name,
             found.reason,
-            "run the target on a release of CPython 3.10 to 3.13 with the GIL; native frames are recorded all the same",
+            "run the target on a release of CPython 3.10 to 3.14 with the GIL; native frames are recorded all the same",
         )
     return ok(name, f"CPython {'.'.join(map(str, found.version))} of {found.file[2]}")
 

@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from otel_gpuflame.capture.bpf import perf_events
 from otel_gpuflame.capture.bpf.backend import LoadReport
 from otel_gpuflame.capture.bpf.bcc_module import find_headers, load_bcc
 from otel_gpuflame.capture.bpf.drain import LIBRARY as DRAIN_LIBRARY
@@ -30,6 +31,7 @@ from otel_gpuflame.capture.devices import nvidia_is_loaded
 from otel_gpuflame.capture.libraries import file_offset_of
 from otel_gpuflame.errors import SourceUnavailable
 from otel_gpuflame.events import wire
+from otel_gpuflame.events.apis import CPU_SAMPLES_HZ
 from otel_gpuflame.symbolize.memory import ProcessMemory
 
 # A function that nothing calls while no ring is drained.
@@ -120,7 +122,7 @@ def load_tracing_program() -> None:
 
 def open_cpu_sampler() -> None:
     """A sampler of all processes of a CPU: by capability, or by perf_event_paranoid."""
-    os.close(system_calls.open_cpu_clock(cpu=min(os.sched_getaffinity(0))))
+    os.close(perf_events.open_cpu_sampler(min(os.sched_getaffinity(0)), CPU_SAMPLES_HZ))
 
 
 def read_guarded_process() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import platform
 from typing import Final
 
 from otel_gpuflame.capture.cupti.region import Region
+from otel_gpuflame.capture.system_call import system_call
 
 LEASE_NS: Final = 3_000_000_000
 PROLONG_EVERY_NS: Final = 1_000_000_000
@@ -14,7 +14,6 @@ PROLONG_EVERY_NS: Final = 1_000_000_000
 FOREVER: Final = 1 << 62
 """The end of a lease that goes on until it is ended."""
 
-_FUTEX: Final = {"x86_64": 202, "aarch64": 98}
 _FUTEX_WAKE: Final = 1
 _ALL: Final = 0x7FFFFFFF
 _UINT32: Final = 0xFFFFFFFF
@@ -92,12 +91,6 @@ class Lease:
 
     def _wake(self) -> None:
         self._region.control["wake"][0] = (int(self._region.control["wake"][0]) + 1) & _UINT32
-        number = _FUTEX.get(platform.machine())
-        if number is not None:
-            # Without FUTEX_PRIVATE_FLAG: the waiter is another process. Nothing to do if it does not wait.
-            _libc.syscall(
-                number, ctypes.c_void_p(self._region.control.ctypes.data), _FUTEX_WAKE, _ALL
-            )
-
-
-_libc: Final = ctypes.CDLL(None)
+        # Without FUTEX_PRIVATE_FLAG: the waiter is another process. Nothing to do if it does not wait.
+        address = ctypes.c_void_p(self._region.control.ctypes.data)
+        system_call("futex", address, _FUTEX_WAKE, _ALL)

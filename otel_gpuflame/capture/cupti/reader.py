@@ -29,6 +29,9 @@ _COPIED: Final = tuple(
     if name in (EXECUTION.names or ()) and name not in ("device", "name", "start_ns", "end_ns")
 )
 _NO_DEVICE_RECORD: Final = 255
+_COUNTED_BY_LIBRARY: Final = ("correlation_id", "context_id")
+_ID_BITS: Final = 31
+"""What is left of an id where a process has a second region, which sets the bit above."""
 _MAX_EDGES: Final = 64
 """Begins and ends of windows in one read. A window lasts milliseconds at the least, and each end is an event."""
 _CLOCK_SLACK_NS: Final = 1_000_000_000
@@ -88,9 +91,11 @@ def _edge(record: np.void) -> Opened | Closed:
 class RowReader:
     """Makes rows of the records of one process. `counts` says what did not fit."""
 
-    def __init__(self, names: NameEntries, clock_offset_ns: int = 0) -> None:
+    def __init__(self, names: NameEntries, clock_offset_ns: int = 0, number: int = 0) -> None:
         self._names = names
         self._clock_offset_ns = clock_offset_ns
+        self._number = number
+        """Of the region among those of its process: each library counts ids for itself."""
         self.counts: Counts = Counter()
 
     def rows(
@@ -111,6 +116,8 @@ class RowReader:
             rows[name] = records[name]
         rows["process_start_ns"] = process.start_ns
         rows["tgid"] = process.tgid
+        for name in _COUNTED_BY_LIBRARY if self._number else ():
+            rows[name] |= np.uint32(self._number << _ID_BITS)
         self._set_devices(rows, records, devices)
         self._set_names(rows, records)
         self._set_times(rows, records, process.start_ns, now_ns)
@@ -127,7 +134,7 @@ class RowReader:
     def _set_names(self, rows: ExecutionArray, records: RecordArray) -> None:
         names = records["name"]
         known = self._names.are_known(names)
-        handles = (names - np.uint32(1)).astype(np.uint64) | np.uint64(name_handle(0))
+        handles = (names - np.uint32(1)).astype(np.uint64) | np.uint64(name_handle(0, self._number))
         rows["name"] = np.where(known, handles, np.uint64(0))
         self.counts[BAD_REFERENCE] += int(((names != 0) & ~known).sum())
 

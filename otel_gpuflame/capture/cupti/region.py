@@ -97,6 +97,11 @@ class Region:
         """Whether no exporter has written to it yet."""
         return not self.control.view(np.uint8).any()
 
+    @property
+    def uses_cupti(self) -> bool:
+        """Whether the library has found a CUPTI: the layer of OpenCL needs none."""
+        return int(self._library["cupti_version"][0]) != 0
+
     def own_calls(self, clock_offset_ns: int) -> OwnCalls:
         """Which calls of CUPTI are the library's; `clock_offset_ns`: what its clock is ahead of ours."""
         library = self._library

@@ -51,6 +51,7 @@ class Session:
 
     While the process is not known (`is_known`: BPF says when exactly it began, with its first call), records wait,
     but no more than half a ring of them. A window that began after `since_ns` is of interest, whoever opened it.
+    `number`: which of its process's regions this is, from 0.
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class Session:
         is_known: bool = True,
         clock_offset_ns: int = 0,
         since_ns: int | None = None,
+        number: int = 0,
     ) -> None:
         self.process = process
+        self._number = number
         self._is_known = is_known
         self.intake = Intake(region, clock_offset_ns, since_ns)
         self.malformed_reads = 0
@@ -76,7 +79,7 @@ class Session:
         self._clock_offset_ns = clock_offset_ns
         self._names = NameEntries(region.layout.names_bytes)
         self._numbers: list[int] = []
-        self._reader = RowReader(self._names, clock_offset_ns)
+        self._reader = RowReader(self._names, clock_offset_ns, number)
         self._counts: Counts = Counter()
         counters = region.counters()
         self._library_totals = LibraryTotals(
@@ -228,7 +231,7 @@ class Session:
         return HandleName(
             self.process,
             self.process.start_ns,
-            name_handle(offset),
+            name_handle(offset, self._number),
             name,
             shorten(self._readable(name)),
         )

@@ -36,6 +36,7 @@ from otel_gpuflame.capture.cupti.inject import START_VARIABLE
 from otel_gpuflame.capture.cupti.intake import Intake, Pump
 from otel_gpuflame.capture.cupti.lease import FOREVER
 from otel_gpuflame.capture.cupti.region import Region
+from otel_gpuflame.capture.cupti.regions import MAX_REGIONS, Regions
 from otel_gpuflame.capture.cupti.session import MAX_MALFORMED, Session
 from otel_gpuflame.capture.describe.environment import read_environment
 from otel_gpuflame.capture.host_devices import HostDevices
@@ -63,7 +64,7 @@ _MAX_CLIENTS: Final = 1 << 12
 
 @dataclass(slots=True)
 class _Search:
-    """What is known of a process without a region."""
+    """What is known of a process that may get a region, or another one."""
 
     due_ns: int
     looks: int = 0
@@ -94,7 +95,7 @@ class GpuSource:
         self._yields = yields
         self._proc = proc
         self._devices = devices or HostDevices()
-        self._sessions: dict[int, Session] = {}
+        self._regions: dict[int, Regions] = {}
         self._searches: dict[int, _Search] = {}
         self._keys: dict[int, ProcessKey] = {}
         self._clients: dict[int, Clients] = {}
@@ -110,7 +111,7 @@ class GpuSource:
     @property
     def is_idle(self) -> bool:
         """Whether no process has an open window."""
-        return not any(session.is_open for session in self._sessions.values())
+        return not any(regions.is_open for regions in self._regions.values())
 
     def start(self) -> None:
         """Take records out of rings from now on, also while nobody calls `step`."""
@@ -121,14 +122,14 @@ class GpuSource:
         """Have all processes record, those that come later too, until `until_ns`: they stop by themselves."""
         self._is_on = True
         self._begun_ns, self._until_ns = now_ns, until_ns
-        for session in self._sessions.values():
-            session.intake.begin(now_ns, until_ns)
+        for intake in self._intakes():
+            intake.begin(now_ns, until_ns)
 
     def finish(self) -> None:
         """Have all processes stop. Their last records come within a second: see `is_idle`."""
         self._is_on = False
-        for session in self._sessions.values():
-            session.intake.end()
+        for intake in self._intakes():
+            intake.end()
 
     def close(self, now_ns: int, reason: str = "not_flushed") -> list[Event]:
         """Let go of everything: what is left, then ends of all windows. Safe to call twice."""
@@ -136,15 +137,15 @@ class GpuSource:
             self._pump.stop()
             self._pump = None
         events: list[Event] = []
-        for pid in tuple(self._sessions):
+        for pid in tuple(self._regions):
             events += self._end(pid, now_ns, reason)
         return events
 
     def know(self, process: ProcessKey) -> None:
         """The pid of `process` means it, from now on."""
         self._keys[process.tgid] = process
-        session = self._sessions.get(process.tgid)
-        if session is not None and not session.know(process):
+        regions = self._regions.get(process.tgid)
+        if regions is not None and not regions.know(process):
             # Of a former process with that pid, whose end was not reported.
             self._waiting += self._end(process.tgid, time.monotonic_ns(), "process_ended")
 
@@ -178,11 +179,11 @@ class GpuSource:
     def look(self, pids: Collection[int], now_ns: int) -> None:
         """Follow the processes: these live, others are gone."""
         living = set(pids)
-        for pid in self._sessions.keys() - living:
+        for pid in self._regions.keys() - living:
             self._waiting += self._end(pid, now_ns, "process_ended")
         for gone in self._searches.keys() - living:
             del self._searches[gone]
-        for pid in living - self._sessions.keys() - self._searches.keys():
+        for pid in living - self._searches.keys():
             self._searches[pid] = _Search(now_ns)
         due = [pid for pid, search in self._searches.items() if search.due_ns <= now_ns]
         for pid in sorted(due, key=lambda pid: self._searches[pid].due_ns)[:_MAX_LOOKS]:
@@ -196,34 +197,36 @@ class GpuSource:
     def step(self, now_ns: int) -> list[Event]:
         """What all processes have written since: of each process devices and names before rows that use them."""
         events, self._waiting = self._waiting, []
-        for pid, session in tuple(self._sessions.items()):
-            events += session.poll(now_ns)
-            self._tell_unusable(session)
-            self._mind_others(pid, session, now_ns)
-            if session.has_failed:
+        for pid, regions in tuple(self._regions.items()):
+            events += regions.poll(now_ns)
+            for session in regions.sessions:
+                self._tell_unusable(session)
+            self._mind_others(pid, regions, now_ns)
+            if regions.has_failed:
                 events += self._end(pid, now_ns, "malformed")
         return events
 
     def records(self) -> dict[int, int]:
         """How many records each process with a region has made since that was found, by pid."""
-        return {pid: session.totals()[SEEN] for pid, session in self._sessions.items()}
+        return {pid: regions.totals()[SEEN] for pid, regions in self._regions.items()}
 
     def counters(self) -> list[LossCount]:
         """Totals since the start, see `counts`."""
         totals = Counter(self._left)
-        for session in self._sessions.values():
-            totals += session.totals()
+        for regions in self._regions.values():
+            totals += regions.totals()
         return [LossCount(*name, count) for name, count in sorted(totals.items())]
 
     def _intakes(self) -> list[Intake]:
-        return [session.intake for session in tuple(self._sessions.values())]
+        return [each for regions in tuple(self._regions.values()) for each in regions.intakes]
 
     def _look_at(self, pid: int, now_ns: int) -> None:
         search = self._searches[pid]
         search.looks += 1
         quick = search.looks < len(_LOOK_AGAIN_NS)
         search.due_ns = now_ns + (_LOOK_AGAIN_NS[search.looks] if quick else _LOOK_EVERY_NS)
-        if search.failures >= MAX_MALFORMED:
+        regions = self._regions.get(pid)
+        if search.failures >= MAX_MALFORMED or (regions and regions.count == MAX_REGIONS):
             return
         try:
             for path in islice(region_descriptors(pid, self._proc), _MAX_CANDIDATES):
@@ -240,8 +243,8 @@ class GpuSource:
         return bool(search.is_recorded)
 
     def _open(self, path: str, pid: int, search: _Search, now_ns: int) -> bool:
-        """Whether that is all there is to this look: a process has one region, whatever becomes of it."""
-        known = {session.inode for session in self._sessions.values()}
+        """Whether that is all there is to this look: what was found is one more region, whatever becomes of it."""
+        known = {inode for regions in self._regions.values() for inode in regions.inodes}
         try:
             region = Region(open_region(path, pid, self._proc, known))
             if region.heads().state == LibraryState.STARTING:
@@ -266,6 +269,7 @@ class GpuSource:
 
     def _start(self, region: Region, pid: int, now_ns: int) -> None:
         process = self._keys.get(pid)
+        regions = self._regions.get(pid)
         session = Session(
             region,
             process or ProcessKey(pid, start_monotonic_ns(pid, self._proc) or 0),
@@ -274,20 +278,24 @@ class GpuSource:
             is_known=process is not None,
             clock_offset_ns=clock_offset_ns(pid, self._proc),
             since_ns=self._begun_ns if self._is_on else None,
+            number=0 if regions is None else regions.count,
         )
-        del self._searches[pid]
-        self._sessions[pid] = session
+        if regions is None:
+            self._regions[pid] = Regions(session)
+        else:
+            regions.add(session)
         if self._is_on and now_ns + SHORTEST_NS <= self._until_ns:
             session.intake.begin(now_ns, self._until_ns)
 
     def _end(self, pid: int, now_ns: int, reason: str) -> list[Event]:
-        session = self._sessions.pop(pid, None)
-        if session is None:
+        regions = self._regions.pop(pid, None)
+        if regions is None:
             return []
-        if session.has_failed:
+        self._searches.pop(pid, None)
+        if regions.has_failed:
             self._searches[pid] = _Search(now_ns, failures=MAX_MALFORMED)
-        events = session.end(now_ns, reason)
-        self._left += session.totals()
+        events = regions.end(now_ns, reason)
+        self._left += regions.totals()
         return events
 
     def _note_failure(self, error: RegionError, pid: int, search: _Search) -> None:
@@ -313,8 +321,8 @@ class GpuSource:
                 f"process {session.process.tgid}: no GPU times: {text}",
             )
 
-    def _mind_others(self, pid: int, session: Session, now_ns: int) -> None:
-        change = session.mind(self._clients.setdefault(pid, Clients()), now_ns)
+    def _mind_others(self, pid: int, regions: Regions, now_ns: int) -> None:
+        change = regions.mind(self._clients.setdefault(pid, Clients()), now_ns)
         if change is Change.BEGAN:
             self._tell(("others", pid), f"process {pid}: {messages.OTHERS_AT_WORK}")
         elif change is Change.ENDED:

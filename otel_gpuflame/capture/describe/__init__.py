@@ -21,10 +21,19 @@ from otel_gpuflame.capture.describe.environment import (
     read_environment,
 )
 from otel_gpuflame.capture.describe.proc_files import executable_of
-from otel_gpuflame.capture.describe.process_context import read_process_context
+from otel_gpuflame.capture.describe.process_context import (
+    read_local_root_key,
+    read_process_context,
+)
 from otel_gpuflame.capture.describe.workload import workload_name, workload_of
 
-__all__ = ["Attributes", "describe", "publishes_itself", "workload_name"]
+__all__ = [
+    "Attributes",
+    "describe",
+    "publishes_itself",
+    "read_local_root_key",
+    "workload_name",
+]
 
 _UNNAMED_SERVICE: Final = "unknown_service"
 """What OpenTelemetry's SDKs call a service that nobody named, with `:python` behind it: we know better."""

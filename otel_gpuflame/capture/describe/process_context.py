@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from google.protobuf.message import DecodeError
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_gpuflame.capture.describe.attributes import published
@@ -34,7 +35,12 @@ _MAPPING: Final = re.compile(
     rb"(?:\[anon_shmem:OTEL_CTX|\[anon:OTEL_CTX|/memfd:OTEL_CTX)",
     re.MULTILINE,
 )
-_RESOURCE_FIELD: Final = 1
+_RESOURCE_FIELD, _ATTRIBUTES_FIELD = 1, 2
+LOCAL_ROOT_KEY: Final = 0
+"""Writers that we know put it first."""
+NO_KEY: Final = 255
+_KEY_MAP: Final = "threadlocal.attribute_key_map"
+_LOCAL_ROOTS: Final = ("local_root_span_id", "datadog.local_root_span_id")
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 _FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4}
 _MAX_VARINT_BYTES: Final = 10
@@ -42,26 +48,38 @@ _MAX_VARINT_BYTES: Final = 10
 
 def read_process_context(pid: int, proc: Path) -> dict[str, str]:
     """Resource attributes by key; empty where the process publishes none, is gone, or must not be read."""
-    addresses = _addresses(pid, proc)
-    if not addresses:
-        return {}
-    memory = ProcessMemory(pid, proc)
+    payload = _payload(pid, proc)
+    return {} if payload is None else resource_attributes(payload)
+
+
+def read_local_root_key(pid: int, proc: Path) -> int:
+    """Which attribute of the threads' records is the local root's span id, by what the process publishes.
+
+    LOCAL_ROOT_KEY where it publishes no names of attributes; NO_KEY where it names others only.
+    """
+    payload = _payload(pid, proc)
+    return LOCAL_ROOT_KEY if payload is None else local_root_key(payload)
+
+
+def local_root_key(payload: bytes) -> int:
+    """The same of a serialised ProcessContext."""
     try:
-        for address in addresses:
-            payload = _read_payload(memory, address)
-            if payload is not None:
-                return resource_attributes(payload)
-    finally:
-        memory.close()
-    return {}
+        attributes = [KeyValue.FromString(each) for each in _fields(payload, _ATTRIBUTES_FIELD)]
+        # Some early writers have the names among the resource's attributes.
+        attributes += list(_resource(payload).attributes)
+    except (DecodeError, ValueError):
+        return LOCAL_ROOT_KEY
+    for attribute in attributes:
+        if attribute.key == _KEY_MAP:
+            names = [each.string_value for each in attribute.value.array_value.values[:NO_KEY]]
+            return next((i for i, name in enumerate(names) if name in _LOCAL_ROOTS), NO_KEY)
+    return LOCAL_ROOT_KEY
 
 
 def resource_attributes(payload: bytes) -> dict[str, str]:
     """Text attributes of the resource in a serialised ProcessContext; empty where it is none."""
-    resource = Resource()
     try:
-        for part in _fields(payload, _RESOURCE_FIELD):
-            resource.MergeFromString(part)
+        resource = _resource(payload)
     except (DecodeError, ValueError):
         return {}
     return published(
@@ -71,6 +89,26 @@ def resource_attributes(payload: bytes) -> dict[str, str]:
             if attribute.value.HasField("string_value")
         }
     )
+
+
+def _resource(payload: bytes) -> Resource:
+    """Raises DecodeError or ValueError where there is none."""
+    resource = Resource()
+    for part in _fields(payload, _RESOURCE_FIELD):
+        resource.MergeFromString(part)
+    return resource
+
+
+def _payload(pid: int, proc: Path) -> bytes | None:
+    addresses = _addresses(pid, proc)
+    if not addresses:
+        return None
+    memory = ProcessMemory(pid, proc)
+    try:
+        payloads = (_read_payload(memory, address) for address in addresses)
+        return next((each for each in payloads if each is not None), None)
+    finally:
+        memory.close()
 
 
 def _addresses(pid: int, proc: Path) -> list[int]:

@@ -1,9 +1,13 @@
-"""The thread that makes unwind tables: the round of the live source asks, and does not wait."""
+"""The thread that makes unwind tables: the round of the live source asks, and does not wait.
+
+It is not nice. Whoever holds the interpreter's lock and has no processor keeps the rounds of the live source waiting,
+and on a full machine a nice thread has none for long. What takes most of its time, the builder and copies of tables,
+is done without the lock.
+"""
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Iterable
@@ -19,16 +23,16 @@ from otel_gpuflame.events.records import LossCount
 
 logger = logging.getLogger(__name__)
 
-_NICE: Final = 10
-"""Applications go first: a table that comes later costs a few frames."""
 _LOOK_S: Final = 10.0
-"""How often unused tables are looked for when nobody asks for anything."""
+"""How often unused tables are looked for."""
+_PAGE: Final = ~0xFFF
+"""Mappings begin and end with pages."""
+_MAX_PAGES: Final = 4096
+"""Of a process, that are waiting: 0.5 MB. What is left out comes with later stacks."""
 
 
 class _Request(NamedTuple):
     process: ProcessKey
-    addresses: tuple[int, ...] = ()
-    """That stacks met without a table."""
     has_changed: bool = False
     has_ended: bool = False
 
@@ -43,6 +47,10 @@ class TableFeeder:
         self._thread = threading.Thread(target=self._run, name="unwind tables", daemon=True)
         self._changed: set[ProcessKey] = set()
         """Processes with a request for that which has not been begun with: a program maps its libraries in bursts."""
+        self._wanted: dict[ProcessKey, set[int]] = {}
+        """Pages of code that stacks met without a table, of processes with a request for them."""
+        self._lock = threading.Lock()
+        """Of `_wanted`."""
         self._is_ending = False
         self._failed = 0
 
@@ -52,7 +60,14 @@ class TableFeeder:
 
     def want(self, process: ProcessKey, addresses: Iterable[int]) -> None:
         """A stack has met `addresses` without a table for some of them."""
-        self._requests.put(_Request(process, addresses=tuple(addresses)))
+        with self._lock:
+            is_first = process not in self._wanted
+            pages = self._wanted.setdefault(process, set())
+            # A program may have thousands of stacks before its tables are made.
+            if len(pages) < _MAX_PAGES:
+                pages.update(address & _PAGE for address in addresses)
+        if is_first:
+            self._requests.put(_Request(process))
 
     def changed(self, process: ProcessKey) -> None:
         """The mappings of a process have changed."""
@@ -83,17 +98,23 @@ class TableFeeder:
             self._thread.join()
 
     def _run(self) -> None:
-        # Of this thread alone: Linux has a nice value for each.
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        looked_s = time.monotonic()
         while True:
-            try:
-                request = self._requests.get(timeout=_LOOK_S)
-            except Empty:
-                self._files.free_unused(time.monotonic_ns())
-                continue
-            if request is None or self._is_ending:
+            request = self._next_request()
+            if self._is_ending:
                 return
-            self._serve_safely(request)
+            if request is not None:
+                self._serve_safely(request)
+            # Also where there is always somebody who asks.
+            if time.monotonic() - looked_s >= _LOOK_S:
+                looked_s = time.monotonic()
+                self._files.free_unused(time.monotonic_ns())
+
+    def _next_request(self) -> _Request | None:
+        try:
+            return self._requests.get(timeout=_LOOK_S)
+        except Empty:
+            return None
 
     def _serve_safely(self, request: _Request) -> None:
         try:
@@ -113,4 +134,6 @@ class TableFeeder:
             self._changed.discard(request.process)
             self._processes.changed(request.process, now_ns)
         else:
-            self._processes.want(request.process, request.addresses, now_ns)
+            with self._lock:
+                pages = self._wanted.pop(request.process)
+            self._processes.want(request.process, pages, now_ns)

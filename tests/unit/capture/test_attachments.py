@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from otel_gpuflame.capture import attachments as attachments_module
 from otel_gpuflame.capture.attachments import Attachments, LateProbes
-from otel_gpuflame.capture.bpf.probes import Program
+from otel_gpuflame.capture.bpf.probes import ProbeGroup, Program
 from otel_gpuflame.capture.bpf.uprobes import ProbePoint
 from otel_gpuflame.capture.libraries import FileKey, GpuLibrary
 
@@ -74,10 +75,11 @@ def test_what_is_kept_of_late_libraries_is_bounded(
 def test_the_autograd_library_is_wanted_where_frames_are_walked() -> None:
     """Driver libraries always are."""
     links: Any = SimpleNamespace()
+    seen: Any = SimpleNamespace(begin=lambda _now_ns: None)
     torch, driver = "/venv/torch/lib/libtorch_cpu.so", "/usr/lib/libcuda.so.1"
-    for autograd in (False, True):
-        attachments = Attachments(links, in_windows=False, autograd=autograd)
-        assert attachments.wants(torch) is autograd
+    for passes in (None, seen):
+        attachments = Attachments(links, in_windows=False, passes=passes)
+        assert attachments.wants(torch) is (passes is not None)
         assert attachments.wants(driver) is True
         assert attachments.wants("/usr/lib/libc.so.6") is False
 
@@ -97,11 +99,167 @@ def test_in_a_window_nodes_are_probed_before_launches(
         attach=lambda owner, _path, points, **_k: attached.extend([owner] * len(points)),
         detach_all=lambda: None,
     )
-    attachments = Attachments(links, in_windows=True, autograd=True)
+    seen: Any = SimpleNamespace(begin=lambda _now_ns: None)
+    attachments = Attachments(links, in_windows=True, passes=seen)
     for path in paths:
         attachments.attach(path, NOW_NS, str(path), NOW_NS)
     assert attached == []
     attachments.open_window()
     assert attached == [FileKey(1, path.stat().st_ino) for path in reversed(paths)]
     assert [late.path for late in attachments.late] == paths[:1]
+    attachments.close()
+
+
+class _Links:
+    """Remembers what is attached: by owner, the offsets of probes."""
+
+    def __init__(self) -> None:
+        self.lasting: dict[object, list[int]] = {}
+        self.windowed: dict[object, list[int]] = {}
+        self.graces_s: list[float] = []
+
+    def attach(
+        self, owner: object, _path: Path, points: list[ProbePoint], *, in_window: bool = False
+    ) -> None:
+        group = self.windowed if in_window else self.lasting
+        group[owner] = group.get(owner, []) + [point.offset for point in points]
+
+    def detach(self, owner: object) -> None:
+        self.lasting.pop(owner, None)
+        self.windowed.pop(owner, None)
+
+    def close_window(self, grace_s: float) -> None:
+        self.graces_s.append(grace_s)
+        self.windowed.clear()
+
+    def detach_all(self) -> None:
+        self.lasting.clear()
+        self.windowed.clear()
+
+    def offsets(self) -> list[int]:
+        """Each place that has a probe, as often as it has one."""
+        return sorted(chain(*self.lasting.values(), *self.windowed.values()))
+
+
+def test_names_asked_again_and_again_are_probed_in_windows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And always again for a new program, whose names may be asked for once; never twice at a time."""
+    path = tmp_path / "libcuda.so.1"
+    path.touch()
+    points = (
+        ProbePoint(Program.CALL, 16, 0),
+        ProbePoint(Program.CALL, 32, 0, windowed=True),
+        ProbePoint(Program.NAME_ENTER, 48, 0, group=ProbeGroup.NAME),
+        ProbePoint(Program.NAME_ENTER, 64, 0, group=ProbeGroup.ALIAS),
+    )
+    found = GpuLibrary(path, FileKey(1, path.stat().st_ino), points)
+    monkeypatch.setattr(attachments_module, "read_library", lambda _path: found)
+    links: Any = _Links()
+    attachments = Attachments(links, in_windows=True)
+    attachments.attach(path, NOW_NS, str(path))
+    assert links.offsets() == [16, 48, 64]
+    attachments.probe_in_windows({ProbeGroup.ALIAS})
+    assert links.offsets() == [16, 48]
+    attachments.open_window()
+    assert links.offsets() == [16, 32, 48, 64]
+    attachments.close_window()
+    assert links.offsets() == [16, 48]
+    attachments.probe_always(ProbeGroup)
+    assert links.offsets() == [16, 48, 64]
+    attachments.open_window()
+    assert links.offsets() == [16, 32, 48, 64]
+    attachments.close_window()
+    attachments.let_go_of_unused(NOW_NS + 120_000_000_000)
+    assert links.offsets() == []
+    attachments.close()
+
+
+def test_calls_that_began_in_a_window_are_seen_to_return(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where waits are windowed, return probes stay a while."""
+    path = tmp_path / "libcuda.so.1"
+    path.touch()
+    points = tuple(
+        ProbePoint(program, 16, 0, group=ProbeGroup.WAIT)
+        for program in (Program.CALL_ENTER, Program.CALL_RETURN)
+    )
+    found = GpuLibrary(path, FileKey(1, path.stat().st_ino), points)
+    monkeypatch.setattr(attachments_module, "read_library", lambda _path: found)
+    links: Any = _Links()
+    attachments = Attachments(links, in_windows=True)
+    attachments.attach(path, NOW_NS, str(path))
+    attachments.open_window()
+    assert links.offsets() == [16, 16]
+    attachments.close_window()
+    attachments.probe_in_windows({ProbeGroup.WAIT})
+    assert links.offsets() == []
+    attachments.open_window()
+    assert links.offsets() == [16, 16]
+    attachments.close_window()
+    assert links.offsets() == []
+    assert links.graces_s[0] == 0.0 < links.graces_s[1]
+    attachments.close()
+
+
+def test_what_is_known_of_passes_is_forgotten_before_their_probe_goes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And counts again only after it is attached: whatever begins in between would be taken for another pass."""
+    path = tmp_path / "libtorch_cpu.so"
+    path.touch()
+    points = (
+        ProbePoint(Program.BACKWARD, 16, 3, group=ProbeGroup.BACKWARD),
+        ProbePoint(Program.NODE, 32, 2, windowed=True),
+    )
+    found = GpuLibrary(path, FileKey(1, path.stat().st_ino), points)
+    monkeypatch.setattr(attachments_module, "read_autograd_library", lambda _path: found)
+    monkeypatch.setattr(attachments_module, "PASSES_LEAD_NS", 0)
+    links: Any = _Links()
+    told: list[tuple[str, list[int]]] = []
+    seen: Any = SimpleNamespace(
+        begin=lambda _now_ns: told.append(("begin", links.offsets())),
+        end=lambda: told.append(("end", links.offsets())),
+    )
+    attachments = Attachments(links, in_windows=True, passes=seen)
+    attachments.attach(path, NOW_NS, str(path))
+    attachments.open_window()
+    attachments.close_window()
+    assert told == [("begin", [16])]
+    attachments.probe_in_windows({ProbeGroup.BACKWARD})
+    assert links.offsets() == []
+    attachments.open_window()
+    assert links.offsets() == [16, 32]
+    attachments.close_window()
+    attachments.probe_always({ProbeGroup.BACKWARD})
+    windowed = [("end", [16]), ("begin", [16]), ("end", [16, 32]), ("begin", [16])]
+    assert told[1:] == windowed
+    assert links.offsets() == [16]
+    # Passes that are under way stay known where other things are chosen, or nothing.
+    attachments.probe_always(())
+    attachments.probe_always({ProbeGroup.WAIT, ProbeGroup.BACKWARD})
+    assert told[1:] == windowed
+    attachments.close()
+
+
+def test_a_library_that_comes_while_passes_are_windowed_waits_for_a_window(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its passes are no more seen than those of others."""
+    path = tmp_path / "libtorch_cpu.so"
+    path.touch()
+    point = ProbePoint(Program.BACKWARD, 16, 3, group=ProbeGroup.BACKWARD)
+    found = GpuLibrary(path, FileKey(1, path.stat().st_ino), (point,))
+    monkeypatch.setattr(attachments_module, "read_autograd_library", lambda _path: found)
+    links: Any = _Links()
+    told: list[str] = []
+    seen: Any = SimpleNamespace(
+        begin=lambda _now_ns: told.append("begin"), end=lambda: told.append("end")
+    )
+    attachments = Attachments(links, in_windows=True, passes=seen)
+    attachments.probe_in_windows({ProbeGroup.BACKWARD})
+    attachments.attach(path, NOW_NS, str(path))
+    assert links.offsets() == []
+    assert told == ["end"]
     attachments.close()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from otel_gpuflame.capture.budget import (
+    AIM,
     MAX_STRATUM_NS,
     MIN_STRATUM_NS,
     UNSEEN,
     TargetCost,
     choose_duty,
     hit_cost,
+    stall_ns,
     stratum_length_ns,
 )
 
@@ -44,12 +46,13 @@ def test_duty_is_what_the_budget_leaves(
     costs: list[TargetCost], switching: float, duty: float
 ) -> None:
     """The target that suffers most decides; nothing is opened where nothing is left, or too little to learn from."""
-    assert choose_duty(costs, 0.01, switching) == pytest.approx(duty)
+    assert choose_duty(costs, 0.01 / AIM, switching) == pytest.approx(duty)
 
 
 def test_strata_grow_with_what_switching_costs() -> None:
     """60 ms a window within a quarter of 1 %: 24 s; cheap switching stays at the minimum."""
     assert stratum_length_ns(60e6, 0.01) == 24_000_000_000
+    assert stall_ns(200e6, 16e6) == 26e6
     assert stratum_length_ns(1e3, 0.01) == MIN_STRATUM_NS
     assert stratum_length_ns(1e12, 0.01) == MAX_STRATUM_NS
     assert stratum_length_ns(1e6, 0.0) == MAX_STRATUM_NS

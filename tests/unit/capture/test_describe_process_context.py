@@ -12,10 +12,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_gpuflame.capture.describe import describe, publishes_itself
 from otel_gpuflame.capture.describe.process_context import (
+    NO_KEY,
+    local_root_key,
+    read_local_root_key,
     read_process_context,
     resource_attributes,
 )
@@ -254,10 +258,51 @@ def test_values_of_other_types_are_left_out() -> None:
     assert resource_attributes(length_delimited(1, resource.SerializeToString())) == {}
 
 
+def key_map(*names: str, field: int = 2, key: str = "threadlocal.attribute_key_map") -> bytes:
+    """A ProcessContext that names the attributes of threads' records."""
+    attribute = KeyValue(key=key)
+    for name in names:
+        attribute.value.array_value.values.add().string_value = name
+    if field == 1:
+        return length_delimited(1, Resource(attributes=[attribute]).SerializeToString())
+    return length_delimited(field, attribute.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("published", "key"),
+    [
+        (key_map("local_root_span_id"), 0),
+        (key_map("http.route", "local_root_span_id"), 1),
+        (key_map("http.route", "datadog.local_root_span_id"), 1),
+        (key_map("a", "local_root_span_id", field=1), 1),
+        (key_map("http.route"), NO_KEY),
+        (key_map(), NO_KEY),
+        (key_map(*["a"] * 255, "local_root_span_id"), NO_KEY),
+        (FIRST + key_map("a", "b", "local_root_span_id"), 2),
+        (FIRST, 0),
+        (key_map("a", key="other"), 0),
+        (b"", 0),
+        (key_map("a")[:-1], 0),
+    ],
+)
+def test_which_attribute_is_the_local_root(published: bytes, key: int) -> None:
+    """By its name, wherever that stands; by where all put it, if no names are published."""
+    assert local_root_key(published) == key
+
+
+def test_names_are_read_from_the_process(start: Callable[..., Writer]) -> None:
+    """As the resource is, beside it; a process without a context has none."""
+    writer = start(FIRST + key_map("http.route", "local_root_span_id"))
+    assert read_local_root_key(writer.pid, PROC) == 1
+    assert writer.read() == FIRST_ATTRIBUTES
+    assert read_local_root_key(os.getpid(), PROC) == 0
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_without_an_error(data: bytes) -> None:
     """The payload is whatever the process wrote."""
     assert isinstance(resource_attributes(data), dict)
+    assert 0 <= local_root_key(data) <= NO_KEY
 
 
 @given(st.integers(0, len(FIRST)), st.integers(0, 255))

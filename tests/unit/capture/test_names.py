@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_gpuflame.capture.bpf.decode import RawName
+from otel_gpuflame.capture.bpf.probes import ProbeGroup
 from otel_gpuflame.capture.names import MAX_READABLE, NameTable, shorten
 from otel_gpuflame.events.frames import ProcessKey
 
@@ -118,8 +119,8 @@ def test_a_process_that_ended_is_forgotten() -> None:
 
 def test_readable_names_are_shortened_and_mangled_ones_are_not() -> None:
     """The identity of a kernel is kept in full."""
-    (name,) = table().learn([raw(1, "k" * 3_000)]).fresh
-    assert (len(name.name), len(name.readable)) == (3_000, MAX_READABLE)
+    (name,) = table().learn([raw(1, "k" * 30_000)]).fresh
+    assert (len(name.name), len(name.readable)) == (30_000, MAX_READABLE)
 
 
 def test_short_names_stay_as_they_are() -> None:
@@ -135,3 +136,24 @@ def test_shortening_never_merges_names(one: str, other: str) -> None:
     cut = [shorten(prefix + one + suffix), shorten(prefix + other + suffix)]
     assert all(len(name) == MAX_READABLE and name.startswith("ppp") for name in cut)
     assert (cut[0] == cut[1]) == (one == other)
+
+
+def test_what_is_known_and_asked_again_is_counted() -> None:
+    """By process, and by what is asked for: a name, or another handle."""
+    names = table()
+    names.learn([raw(1, "gemm"), raw(2, alias_of=1), raw(1, "gemm", process=OTHER)])
+    learned = names.learn(
+        [raw(1, "gemm"), raw(2, alias_of=1), raw(2, alias_of=1), raw(1, "gemm", process=OTHER)]
+    )
+    assert learned.repeated == {
+        (PROCESS, ProbeGroup.NAME): 1,
+        (PROCESS, ProbeGroup.ALIAS): 2,
+        (OTHER, ProbeGroup.NAME): 1,
+    }
+
+
+def test_aliases_of_what_was_named_before_us_teach_nothing() -> None:
+    """However often they come: programs that ran before the agent ask for them, too."""
+    learned = table().learn([raw(2, alias_of=1), raw(2, alias_of=1)])
+    assert not learned.fresh
+    assert learned.repeated == {(PROCESS, ProbeGroup.ALIAS): 2}

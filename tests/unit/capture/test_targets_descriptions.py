@@ -91,13 +91,13 @@ def before_exec(targets: Targets, pid: int, time_ns: int) -> object:
     return dict(targets.apply(change, time_ns) or ())["service.name"]
 
 
-@pytest.mark.parametrize("seconds", [1, 10, 60])
+@pytest.mark.parametrize("seconds", [0.2, 1, 10, 60])
 def test_what_a_process_publishes_late_is_noticed(
-    seconds: int, targets: Targets, world: World
+    seconds: float, targets: Targets, world: World
 ) -> None:
     """OpenTelemetry may be set up after the first GPU call; the change is told once."""
     world.service[PARENT] = "shop"
-    targets.look(seconds * SECOND_NS)
+    targets.look(round(seconds * SECOND_NS))
     assert targets.take_redescribed() == {PARENT}
     assert targets.take_redescribed() == set()
     assert service(targets, PARENT) == "shop"
@@ -127,6 +127,56 @@ def test_a_forked_child_is_described_like_its_parent(targets: Targets, world: Wo
     targets.apply(happened(wire.ProcessChange.FORK, CHILD, ProcessKey(PARENT, 0)), SECOND_NS)
     targets.look(2 * SECOND_NS)
     assert targets.attributes(CHILD) == (("process.pid", CHILD), ("service.name", "shop"))
+
+
+def one_round(targets: Targets, *changes: ProcessChange) -> None:
+    """Changes that are reported together."""
+    for change in changes:
+        targets.apply(change, 0)
+    targets.attend(0)
+
+
+STARTED = happened(wire.ProcessChange.EXEC, PARENT)
+FORKED = happened(wire.ProcessChange.FORK, CHILD, ProcessKey(PARENT, 0))
+ENDED = happened(wire.ProcessChange.EXIT, CHILD)
+
+
+def test_a_child_that_has_ended_before_its_parent_was_described_is_like_it(
+    targets: Targets, world: World
+) -> None:
+    """All of it may happen in one round, and calls of the child come in that round too."""
+    world.service = {PARENT: "shop"}
+    one_round(targets, STARTED, FORKED, ENDED)
+    assert targets.take_redescribed() == {PARENT, CHILD}
+    assert targets.attributes(CHILD) == (("process.pid", CHILD), ("service.name", "shop"))
+
+
+def test_grandchildren_too(targets: Targets, world: World) -> None:
+    """A daemon forks twice."""
+    grandchild = 9
+    world.service = {PARENT: "shop"}
+    again = happened(wire.ProcessChange.FORK, grandchild, ProcessKey(CHILD, 0))
+    one_round(targets, STARTED, FORKED, again, ENDED, happened(wire.ProcessChange.EXIT, grandchild))
+    assert service(targets, grandchild) == "shop"
+
+
+def test_a_child_of_the_program_before_is_not_described_like_the_one_after(
+    targets: Targets, world: World
+) -> None:
+    """Its parent has executed another program before anybody looked."""
+    world.service = {PARENT: "next.py"}
+    one_round(targets, STARTED, FORKED, ENDED, STARTED)
+    assert service(targets, PARENT) == "next.py"
+    assert service(targets, CHILD) == "x"
+
+
+def test_a_child_that_executes_another_program_does_not_wait_for_its_parents_name(
+    targets: Targets, world: World
+) -> None:
+    """It is another program by then, and has ended without a description."""
+    world.service = {PARENT: "shop"}
+    one_round(targets, STARTED, FORKED, happened(wire.ProcessChange.EXEC, CHILD), ENDED)
+    assert service(targets, CHILD) == "x"
 
 
 def test_a_forked_child_that_publishes_is_described_by_itself(

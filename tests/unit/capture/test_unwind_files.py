@@ -15,6 +15,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from otel_gpuflame.capture.unwinding import feeder as feeder_module
+from otel_gpuflame.capture.unwinding import files as files_module
+from otel_gpuflame.capture.unwinding import processes as processes_module
 from otel_gpuflame.capture.unwinding.feeder import TableFeeder
 from otel_gpuflame.capture.unwinding.files import (
     NO_TABLE,
@@ -27,11 +30,14 @@ from otel_gpuflame.events import wire
 from otel_gpuflame.events.frames import ProcessKey
 from otel_gpuflame.symbolize.elf import FileBytes, MemoryBytes
 from otel_gpuflame.symbolize.elf_files import ElfFile
-from otel_gpuflame.symbolize.maps import parse_maps, read_maps
+from otel_gpuflame.symbolize.maps import AddressMap, parse_maps, read_maps
 from otel_gpuflame.symbolize.start_time import start_monotonic_ns
-from otel_gpuflame.symbolize.unwind.eh_frame import find_eh_frame
+from otel_gpuflame.symbolize.unwind.eh_frame import UnwindError, find_eh_frame
 
 LIMIT_S = 60.0
+_MACHINE_AT = 18
+"""In an ELF header."""
+_EM_AARCH64 = 183
 
 
 class Maps:
@@ -120,6 +126,16 @@ class TestFiles:
         elf = ElfFile(MemoryBytes(bytes(data)))
         assert files.take(elf, 0) == files.take(elf, 0) == NO_TABLE
         assert files.without == 1
+
+    def test_a_file_of_another_architecture_is_refused_by_name(self) -> None:
+        """Its registers have other numbers: rows would lead anywhere."""
+        data = bytearray(libc().read_bytes())
+        data[_MACHINE_AT : _MACHINE_AT + 2] = (_EM_AARCH64).to_bytes(2, "little")
+        elf, files = ElfFile(MemoryBytes(bytes(data))), UnwindFiles(Maps())
+        assert files.take(elf, 0) == NO_TABLE
+        assert files.without == 1
+        with pytest.raises(UnwindError, match="x86-64 only"):
+            find_eh_frame(elf.data, elf.headers)
 
     def test_tables_stay_for_a_while_after_their_last_user(self) -> None:
         maps = Maps()
@@ -256,6 +272,67 @@ class TestFeeder:
             maps.refuses = False
             feeder.want(child, ())
             until(lambda: child.tgid in maps.processes)
+        finally:
+            feeder.close()
+
+    def test_stacks_that_come_before_it_is_done_are_one_request(
+        self, child: ProcessKey, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A program may have thousands of them, and its mappings take milliseconds to read."""
+        maps, reads = Maps(), []
+        address_map = read_maps(child.tgid, Path("/proc"))
+        assert address_map is not None
+
+        def counted(pid: int, _proc: Path) -> AddressMap:
+            reads.append(pid)
+            return address_map
+
+        monkeypatch.setattr(processes_module, "read_maps", counted)
+        feeder = TableFeeder(maps)
+        for mapping in address_map.mappings:
+            feeder.want(child, (mapping.start + 1, mapping.end - 1))
+        feeder.start()
+        try:
+            until(lambda: child.tgid in maps.processes)
+            assert reads == [child.tgid]
+            published = maps.processes[child.tgid]["start"].tolist()[1:]
+            assert published == [each.start for each in address_map.mappings]
+        finally:
+            feeder.close()
+
+    def test_unused_tables_go_while_others_ask(
+        self, child: ProcessKey, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """On a busy host there is always somebody."""
+        monkeypatch.setattr(feeder_module, "_LOOK_S", 0.2)
+        monkeypatch.setattr(files_module, "UNUSED_KEPT_NS", 0)
+        maps, nobody = Maps(), ProcessKey(child.tgid, child.start_ns + int(LIMIT_S * 1e9))
+        feeder = TableFeeder(maps)
+        feeder.start()
+        try:
+            feeder.want(child, ())
+            until(lambda: child.tgid in maps.processes)
+            feeder.forget(child)
+
+            def is_empty_when_asked() -> bool:
+                feeder.want(nobody, ())
+                return not maps.files
+
+            until(is_empty_when_asked)
+        finally:
+            feeder.close()
+
+    def test_it_is_as_nice_as_the_process(self, child: ProcessKey) -> None:
+        """A nicer thread that holds the interpreter's lock stops everybody on a full machine: for 1.5 s, measured."""
+        before, maps = set(os.listdir("/proc/self/task")), Maps()
+        feeder = TableFeeder(maps)
+        feeder.start()
+        try:
+            feeder.want(child, ())
+            until(lambda: child.tgid in maps.processes)
+            (thread,) = set(os.listdir("/proc/self/task")) - before
+            own = os.getpriority(os.PRIO_PROCESS, 0)
+            assert os.getpriority(os.PRIO_PROCESS, int(thread)) == own
         finally:
             feeder.close()
 

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from otel_gpuflame.errors import CaptureFileError
 from otel_gpuflame.events import capture_writer, wire
 from otel_gpuflame.events.capture_format import Kind
-from otel_gpuflame.events.capture_reader import read_capture
+from otel_gpuflame.events.capture_reader import _columns, _require_columns, read_capture
+from otel_gpuflame.events.capture_schema import describe
+from otel_gpuflame.events.capture_tables import TABLES
 from otel_gpuflame.events.capture_writer import CaptureWriter
 from otel_gpuflame.events.device_metrics import DeviceMetrics
 from otel_gpuflame.events.executions import (
@@ -127,7 +129,7 @@ def test_reader_tells_origin_version_and_progress() -> None:
     """What the writer was given as `created` comes back, and all bytes are accounted for."""
     data = capture_bytes(small_recording())
     _, reader = read_all(data)
-    assert (reader.created, reader.version) == ({"version": "test"}, (1, 2))
+    assert (reader.created, reader.version) == ({"version": "test"}, (1, 3))
     assert reader.bytes_read == len(data)
 
 
@@ -363,3 +365,21 @@ def test_reader_takes_pipes() -> None:
     reader = read_capture(_Pipe(capture_bytes(small_recording())))
     assert_same(list(reader), small_recording())
     assert reader.damage is None
+
+
+def test_a_column_that_came_later_is_0_in_older_files() -> None:
+    """Windows of captures before 1.3 do not say whether they hold waits: none did."""
+    columns = TABLES[Kind.SAMPLING_WINDOWS].dtype
+    assert columns.names is not None
+    older = np.dtype([(name, columns[name]) for name in columns.names if name != "with_waits"])
+    schema = describe("sampling_windows", older)
+    _require_columns(Kind.SAMPLING_WINDOWS, schema)
+    (row,) = _columns(Kind.SAMPLING_WINDOWS, [np.array([(1, 5, 2, 3, 9)], older)])
+    assert row.tolist() == (1, 5, 2, 3, 9, 0)
+    with pytest.raises(CaptureFileError, match="close_ns"):
+        _require_columns(
+            Kind.SAMPLING_WINDOWS,
+            describe(
+                "sampling_windows", np.dtype([(name, columns[name]) for name in columns.names[:3]])
+            ),
+        )

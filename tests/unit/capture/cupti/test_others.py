@@ -147,8 +147,9 @@ def test_calls_from_before_the_region_was_found_count() -> None:
 @pytest.mark.parametrize("how", ["exec", "exit"])
 def test_calls_of_a_program_that_is_gone_do_not_count(how: str) -> None:
     """Its pid may mean another one."""
-    now_ns = time.monotonic_ns()
     with target(is_made=False) as writer, reading(writer) as source:
+        # After the first look: the next one is due soon after that.
+        now_ns = time.monotonic_ns()
         source.observe(calls(writer, BEGINS, now_ns))
         if how == "exec":
             source.follow(

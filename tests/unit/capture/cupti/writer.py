@@ -27,20 +27,23 @@ PAGE: Final = 4096
 SLOTS: Final = 64
 NAMES_BYTES: Final = 4096
 MAGIC: Final = int.from_bytes(b"gOFGPU1\0", "little")
-LIMIT_S: Final = 30
+LIMIT_S: Final = 300
 
 _TARGET: Final = """
 import fcntl, mmap, os, sys
-name, size, is_sealed, is_mapped, forks = sys.argv[1], *map(int, sys.argv[2:])
-fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-os.ftruncate(fd, size)
-if is_sealed:
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-if is_mapped:
-    memory = mmap.mmap(fd, size)
-    memory.madvise(mmap.MADV_DONTFORK)
+name, size, is_sealed, is_mapped, forks, regions = sys.argv[1], *map(int, sys.argv[2:])
+fds, memories = [], []
+for _ in range(regions):
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fds.append(fd)
+    os.ftruncate(fd, size)
+    if is_sealed:
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    if is_mapped:
+        memories.append(mmap.mmap(fd, size))
+        memories[-1].madvise(mmap.MADV_DONTFORK)
 child = os.fork() if forks else 0
-print(os.getpid(), child, fd, flush=True) if child or not forks else None
+print(os.getpid(), child, *fds, flush=True) if child or not forks else None
 sys.stdin.read()
 """
 
@@ -48,10 +51,13 @@ sys.stdin.read()
 class Writer:
     """The region of a living process. Numbers of the layout are attributes, so that a test can write others."""
 
-    def __init__(self, process: subprocess.Popen[str], size_bytes: int) -> None:
-        assert process.stdout is not None
+    def __init__(
+        self, process: subprocess.Popen[str], size_bytes: int, place: tuple[int, int, int]
+    ) -> None:
         self.process = process
-        self.pid, self.child, self.fd = map(int, process.stdout.readline().split())
+        self.pid, self.child, self.fd = place
+        self.others: list[Writer] = []
+        """Of further regions of the same process."""
         self.path = f"/proc/{self.pid}/fd/{self.fd}"
         own = os.open(self.path, os.O_RDWR)
         self.memory = mmap.mmap(own, size_bytes)
@@ -133,10 +139,11 @@ def target(
     forks: bool = False,
     is_made: bool = True,
     variables: Mapping[str, str] | None = None,
+    regions: int = 1,
 ) -> Iterator[Writer]:
     """A process with a region, with `variables` in its environment."""
     size = 2 * PAGE + slots * 96 + NAMES_BYTES if size_bytes is None else size_bytes
-    flags = map(str, (size, int(is_sealed), int(is_mapped), int(forks)))
+    flags = map(str, (size, int(is_sealed), int(is_mapped), int(forks), regions))
     command = [sys.executable, "-I", "-S", "-c", _TARGET, name, *flags]
     with subprocess.Popen(
         command,
@@ -146,9 +153,12 @@ def target(
         text=True,
     ) as process:
         try:
-            writer = Writer(process, size)
-            if is_made:
-                writer.make(slots)
+            assert process.stdout is not None
+            pid, child, *fds = map(int, process.stdout.readline().split())
+            writer, *others = (Writer(process, size, (pid, child, fd)) for fd in fds)
+            writer.others = others
+            for each in (writer, *others) if is_made else ():
+                each.make(slots)
             yield writer
         finally:
             # Its child, too, ends when this pipe does.
