@@ -13,7 +13,7 @@ from otel_gpuflame.events.frames import Frame
 from otel_gpuflame.symbolize.native import NativeFrame
 
 _LOOP: Final = "_PyEval_EvalFrameDefault"
-"""Exported by CPython 3.10 to 3.13. Compilers move rare parts into a function of the same name with a suffix."""
+"""Exported by CPython 3.10 to 3.14. Compilers move rare parts into a function of the same name with a suffix."""
 _STARTS: Final = frozenset({"_start", "main"})
 _LIBC: Final = "libc.so"
 

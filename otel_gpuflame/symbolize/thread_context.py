@@ -1,9 +1,10 @@
-"""Where a process keeps the OpenTelemetry thread context record (OTEP 4947): thread pointer + a
-constant.
+"""Where the threads of a process keep the OpenTelemetry thread context record (OTEP 4947).
 
-The publisher exports the thread-local pointer `otel_thread_ctx_v1`. A library reaches it through a
-word of its GOT that the dynamic linker has filled in, so that word is read from the live process;
-in the main program the linker has fixed the place, and the ELF headers tell it.
+The publisher exports the thread-local pointer `otel_thread_ctx_v1`. It lies at a constant distance from the thread
+pointer (static TLS), or in a block of its module that each thread has elsewhere, found through the thread's vector of
+such blocks (dynamic TLS, for libraries that were opened later and are large). A library reaches it through words of its
+GOT that the dynamic linker has filled in, so these are read from the live process; in the main program the linker has
+fixed the place, and the ELF headers tell it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,8 @@ SYMBOL_NAME = "otel_thread_ctx_v1"
 MAX_RELOCATION_BYTES = 128 << 20
 MAX_STATIC_TLS_BYTES = 1 << 24
 """Static TLS is tens of KiB; a pointer to a descriptor of dynamic TLS is far beyond this."""
+MAX_MODULES = 1 << 16
+"""Of a process with TLS; glibc counts them from 1 and takes numbers again."""
 
 _log = logging.getLogger(__name__)
 _RELA = np.dtype([("offset", "<u8"), ("type", "<u4"), ("symbol", "<u4"), ("addend", "<i8")])
@@ -48,10 +51,21 @@ class _Abi:
 
     tpoff: int
     descriptor: int
+    module: int
     control_block_bytes: int
 
 
-_ABIS = {EM_X86_64: _Abi(18, 36, 0), EM_AARCH64: _Abi(1030, 1031, 16)}
+_ABIS = {EM_X86_64: _Abi(18, 36, 16, 0), EM_AARCH64: _Abi(1030, 1031, 1028, 16)}
+
+
+class ThreadContextPlace(NamedTuple):
+    """Where `otel_thread_ctx_v1` of a thread is: `offset` bytes from the thread pointer, negative on x86-64.
+
+    With a `module` that is not 0: from the thread's block of that module.
+    """
+
+    offset: int
+    module: int = 0
 
 
 def find_thread_context(
@@ -59,12 +73,11 @@ def find_thread_context(
     proc: Path,
     files: ElfFiles | None = None,
     without: set[FileIdentity] | None = None,
-) -> int | None:
-    """Offset of `otel_thread_ctx_v1` from the thread pointer, negative on x86-64.
+) -> ThreadContextPlace | None:
+    """Where the threads of a process have `otel_thread_ctx_v1`.
 
-    None where no mapped file exports it, or its place differs from thread to thread (dynamic TLS);
-    the reason is logged at level DEBUG. `without` are files that do not export it, as found by earlier calls for the
-    same process; further ones are added.
+    None where no mapped file exports it, or its place is not known; the reason is logged at level DEBUG. `without` are
+    files that do not export it, as found by earlier calls for the same process; further ones are added.
     """
     maps = read_maps(pid, proc)
     if maps is None:
@@ -79,9 +92,9 @@ def find_thread_context(
         if elf is None or symbol is None:
             without.add(mapping.file_identity)
             continue
-        offset = _offset(pid, proc, mapping, _Publisher(elf, symbol))
-        if offset is not None:
-            return offset
+        place = _place(pid, proc, mapping, _Publisher(elf, symbol))
+        if place is not None:
+            return place
     return None
 
 
@@ -91,7 +104,9 @@ class _Publisher:
     symbol: Symbol
 
 
-def _offset(pid: int, proc: Path, mapping: Mapping, publisher: _Publisher) -> int | None:
+def _place(
+    pid: int, proc: Path, mapping: Mapping, publisher: _Publisher
+) -> ThreadContextPlace | None:
     headers, path = publisher.elf.headers, mapping.path
     abi = _ABIS.get(headers.machine)
     bias = headers.bias_of(mapping.start, mapping.offset)
@@ -99,23 +114,43 @@ def _offset(pid: int, proc: Path, mapping: Mapping, publisher: _Publisher) -> in
         _log.debug("%s: %s is not a thread-local symbol of a known machine", path, SYMBOL_NAME)
         return None
     if _is_program(headers):
-        return _program_offset(headers, publisher.symbol, abi)
+        return _in_program(headers, publisher.symbol, abi)
     memory = ProcessMemory(pid, proc)
     try:
-        for slot, is_descriptor in _slots(publisher, abi):
-            word = memory.u64(bias + slot + (8 if is_descriptor else 0))
-            offset = None if word is None else _signed(word)
-            if offset and _is_static(offset, abi):
-                return offset
-            _log.debug(
-                "%s: no constant offset in the GOT (%s): dynamic TLS, or not relocated yet",
-                path,
-                offset,
-            )
+        for kind, slot in _slots(publisher, abi):
+            place = _in_library(memory, bias + slot, kind, publisher.symbol, abi)
+            if place is not None:
+                return place
     finally:
         memory.close()
-    _log.debug("%s: %s has no place that is the same in all threads", path, SYMBOL_NAME)
+    _log.debug(
+        "%s: no word of the GOT says where %s is, or it is not relocated yet", path, SYMBOL_NAME
+    )
     return None
+
+
+def _in_library(
+    memory: ProcessMemory, slot: int, kind: int, symbol: Symbol, abi: _Abi
+) -> ThreadContextPlace | None:
+    """By one word of the GOT, at the address `slot`."""
+    if kind == abi.module:
+        return _in_module(memory.u64(slot), symbol)
+    word = memory.u64(slot + (8 if kind == abi.descriptor else 0))
+    if word is None:
+        return None
+    offset = _signed(word)
+    if offset and _is_static(offset, abi):
+        return ThreadContextPlace(offset)
+    # The argument of a descriptor of dynamic TLS leads to the module's number, and the place in it.
+    if kind == abi.descriptor and memory.u64(word + 8) == symbol.value:
+        return _in_module(memory.u64(word), symbol)
+    return None
+
+
+def _in_module(number: int | None, symbol: Symbol) -> ThreadContextPlace | None:
+    if number is None or not 0 < number < MAX_MODULES:
+        return None
+    return ThreadContextPlace(symbol.value, number)
 
 
 def _is_program(headers: ElfHeaders) -> bool:
@@ -123,19 +158,20 @@ def _is_program(headers: ElfHeaders) -> bool:
     return headers.type == ET_EXEC or any(each.type == PT_INTERP for each in headers.segments)
 
 
-def _program_offset(headers: ElfHeaders, symbol: Symbol, abi: _Abi) -> int | None:
+def _in_program(headers: ElfHeaders, symbol: Symbol, abi: _Abi) -> ThreadContextPlace | None:
     for segment in headers.segments:
         if segment.type == PT_TLS:
             align = max(segment.align, 1)
             if abi.control_block_bytes:
-                return _round_up(abi.control_block_bytes, align) + symbol.value
-            return symbol.value - _round_up(segment.memory_bytes, align)
+                return ThreadContextPlace(_round_up(abi.control_block_bytes, align) + symbol.value)
+            return ThreadContextPlace(symbol.value - _round_up(segment.memory_bytes, align))
     return None
 
 
-def _slots(publisher: _Publisher, abi: _Abi) -> Iterator[tuple[int, bool]]:
-    """ELF addresses of GOT entries for the symbol, and whether they are TLS descriptors (resolver,
-    argument).
+def _slots(publisher: _Publisher, abi: _Abi) -> Iterator[tuple[int, int]]:
+    """Relocation types and ELF addresses of GOT entries for the symbol, and of those with the library's own number.
+
+    Those of static TLS first. A TLS descriptor is two words: resolver, argument.
     """
     for section in publisher.elf.headers.sections_of(SHT_RELA):
         count = min(section.size, MAX_RELOCATION_BYTES) // _RELA.itemsize
@@ -144,9 +180,14 @@ def _slots(publisher: _Publisher, abi: _Abi) -> Iterator[tuple[int, bool]]:
         # By number, or (where the library binds to its own symbol) by place in the library's TLS.
         by_number = (rows["symbol"] == publisher.symbol.number) & (rows["addend"] == 0)
         by_place = (rows["symbol"] == 0) & (rows["addend"] == publisher.symbol.value)
-        for kind, is_descriptor in ((abi.tpoff, False), (abi.descriptor, True)):
-            for row in rows[(rows["type"] == kind) & (by_number | by_place)]:
-                yield int(row["offset"]), is_descriptor
+        of_module = (rows["symbol"] == publisher.symbol.number) | (rows["symbol"] == 0)
+        for kind, chosen in (
+            (abi.tpoff, by_number | by_place),
+            (abi.descriptor, by_number | by_place),
+            (abi.module, of_module),
+        ):
+            for row in rows[(rows["type"] == kind) & chosen]:
+                yield kind, int(row["offset"])
 
 
 def _is_static(offset: int, abi: _Abi) -> bool:

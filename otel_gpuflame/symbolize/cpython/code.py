@@ -20,6 +20,8 @@ _COST_BYTES = 1024
 _FIRST_LINE_BYTES = 4
 MAX_LINE = (1 << 31) - 1
 _TRAMPOLINE = "<interpreter trampoline>"
+_INIT_SHIM = "__init__"
+"""3.13 on: the name, and the file, of what stands between a class that is called and its `__init__`."""
 _UNNAMED = "<unnamed>"
 """Programs can make code objects with an empty name, but a profile needs one."""
 _CODE_UNIT_BYTES = 2
@@ -42,6 +44,12 @@ class _Code:
         self.file = file
         self.line_table = line_table
         self.frames: dict[int, Frame] = {}
+
+    @property
+    def is_shim(self) -> bool:
+        """Whether the interpreter made it for itself; `sys._getframe` leaves it out, too."""
+        is_init = self.name == self.file == _INIT_SHIM and self.first_line <= 0
+        return is_init or self.name == _TRAMPOLINE
 
     @property
     def size_bytes(self) -> int:
@@ -72,13 +80,13 @@ class CodeReader:
         """
         header = self._memory.read(code_address, self._header_bytes)
         if header is None or not self._is_code(header):
-            # 3.13 puts None where a frame of the interpreter itself would have its code.
+            # From 3.13 on there is None where a frame of the interpreter itself would have its code.
             is_none = code_address == self._runtime.none != 0
             return None if is_none else UNREADABLE
         code = self._code(code_address, header)
         if code is None:
             return UNREADABLE
-        if code.name == _TRAMPOLINE:
+        if code.is_shim:
             return None
         return self._at(code, self._unit(code_address, instruction))
 

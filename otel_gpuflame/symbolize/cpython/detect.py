@@ -13,6 +13,7 @@ from otel_gpuflame.symbolize.cpython.layouts import (
     DEBUG_OFFSETS_BYTES,
     FIRST_VERSION,
     LAST_VERSION,
+    SUPPORTED,
     CodeLayout,
     PythonLayout,
     VersionLayout,
@@ -28,7 +29,6 @@ Version = tuple[int, int, int]
 
 _FILE_NAME = re.compile(r"(?:lib)?python(\d)\.(\d{1,2})([a-z]*)(?:\.so.*)?")
 _LIBRARY_PATH = re.compile(r"/lib/python(\d)\.(\d{1,2})(t?)/")
-_SUPPORTED = "3.10 to 3.13 are"
 _RELEASE_CANDIDATE = 0xC
 _MAX_CHECKED_THREADS = 64
 _CHECKS = 3
@@ -109,7 +109,7 @@ def _describe(
         return version
     layout = layout_of(version[:2])
     if layout is None:
-        return PythonRefusal(f"CPython {version[0]}.{version[1]} is not supported: {_SUPPORTED}")
+        return PythonRefusal(f"CPython {version[0]}.{version[1]} is not supported: {SUPPORTED}")
     if version[:2] >= (3, 13):
         published = parse_debug_offsets(memory.read(found.runtime, DEBUG_OFFSETS_BYTES))
         if published is not None and published.free_threaded:
@@ -176,7 +176,7 @@ def _refused_by_name(maps: AddressMap) -> PythonRefusal | None:
         if named is None or not mapping.is_file:
             continue
         if not FIRST_VERSION <= named[:2] <= LAST_VERSION:
-            return PythonRefusal(f"CPython {named[0]}.{named[1]} is not supported: {_SUPPORTED}")
+            return PythonRefusal(f"CPython {named[0]}.{named[1]} is not supported: {SUPPORTED}")
         if "t" in named[2]:
             return _free_threaded(named[:2])
     return None
@@ -211,7 +211,7 @@ def _version(found: _Found, maps: AddressMap, memory: ProcessMemory) -> Version 
             return int(match[1]), int(match[2]), 0
     return PythonRefusal(
         f"the CPython in {found.mapping.path} is older than 3.11 and does not say its version: "
-        f"{_SUPPORTED} supported"
+        f"{SUPPORTED} supported"
     )
 
 

@@ -1,16 +1,19 @@
-"""Where a CPython keeps what is read from it: from tables for each minor version, in 3.13 from the
+"""Where a CPython keeps what is read from it: from tables for each minor version, from 3.13 on from the
 process itself.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Final
 
 from otel_gpuflame.symbolize.cpython.tables import OFFSETS
 
 FIRST_VERSION = (3, 10)
-LAST_VERSION = (3, 13)
+LAST_VERSION = (3, 14)
+SUPPORTED = "3.10 to 3.14 are"
 NO_OWNER = 255
 DEBUG_COOKIE = b"xdebugpy"
 
@@ -22,6 +25,7 @@ class PythonLayout:
     interpreters_head: int = 0
     """Address in the target, not an offset."""
     interpreter_threads_head: int
+    interpreter_next: int
     thread_next: int
     thread_id: int
     thread_frame: int
@@ -83,63 +87,98 @@ def layout_of(version: tuple[int, int]) -> VersionLayout | None:
     )
 
 
+# Which word of `_Py_DebugOffsets` holds what, by the names that our layouts have for it.
+_WORDS: Final[dict[tuple[int, int], dict[str, int]]] = {
+    (3, 13): {
+        "runtime_interpreters_head": 5,
+        "interpreter_threads_head": 9,
+        "interpreter_next": 8,
+        "thread_next": 21,
+        "thread_frame": 23,
+        "thread_id": 24,
+        "frame_previous": 29,
+        "frame_code": 30,
+        "frame_instruction": 31,
+        "frame_owner": 33,
+        "code_filename": 35,
+        "code_name": 37,
+        "code_line_table": 38,
+        "code_first_line": 39,
+        "code_instructions": 43,
+        "object_type": 45,
+        "bytes_data": 66,
+        "text_state": 68,
+        "text_length": 69,
+        "text_ascii_header": 70,
+    },
+    (3, 14): {
+        "runtime_interpreters_head": 5,
+        "interpreter_threads_head": 9,
+        "interpreter_next": 8,
+        "thread_next": 24,
+        "thread_frame": 26,
+        "thread_id": 27,
+        "frame_previous": 32,
+        "frame_code": 33,
+        "frame_instruction": 34,
+        "frame_owner": 36,
+        "code_filename": 40,
+        "code_name": 42,
+        "code_line_table": 43,
+        "code_first_line": 44,
+        "code_instructions": 48,
+        "object_type": 51,
+        "object_size": 75,
+        "bytes_data": 76,
+        "text_state": 78,
+        "text_length": 79,
+        "text_ascii_header": 80,
+    },
+}
+DEBUG_OFFSETS_BYTES: Final = 8 * 81
+_VERSION_WORD: Final = 1
+_FREE_THREADED_WORD: Final = 2
+_LARGE: Final = frozenset({"runtime_interpreters_head", "interpreter_threads_head"})
+_MAX_OFFSET: Final = 1 << 16
+"""BPF keeps offsets in 16 bits, but those in the two large structures."""
+_MAX_LARGE_OFFSET: Final = 1 << 24
+
+
 @dataclass(frozen=True, slots=True)
 class DebugOffsets:
-    """`_Py_DebugOffsets` of 3.13, which the interpreter publishes at the start of `_PyRuntime`."""
+    """`_Py_DebugOffsets`, which the interpreter publishes at the start of `_PyRuntime` from 3.13 on."""
 
-    version: int
     free_threaded: bool
-    words: tuple[int, ...]
+    offsets: Mapping[str, int]
 
     def apply(self, layout: VersionLayout) -> VersionLayout:
         """`layout` with everything that this process says about itself."""
-        word = self.words
         return VersionLayout(
-            runtime_interpreters_head=word[5],
-            python=replace(
-                layout.python,
-                interpreter_threads_head=word[9],
-                thread_next=word[21],
-                thread_frame=word[23],
-                thread_id=word[24],
-                frame_previous=word[29],
-                frame_code=word[30],
-                frame_instruction=word[31],
-                frame_owner=word[33],
-                code_first_line=word[39],
-                code_name=word[37],
-                text_ascii_header=word[70],
-            ),
-            code=replace(
-                layout.code,
-                code_filename=word[35],
-                code_name=word[37],
-                code_line_table=word[38],
-                code_first_line=word[39],
-                code_instructions=word[43],
-                object_type=word[45],
-                bytes_data=word[66],
-                text_state=word[68],
-                text_length=word[69],
-                text_ascii_header=word[70],
-            ),
+            runtime_interpreters_head=self.offsets["runtime_interpreters_head"],
+            python=replace(layout.python, **self._known_to(PythonLayout)),
+            code=replace(layout.code, **self._known_to(CodeLayout)),
         )
 
-
-_DEBUG_WORDS = 71
-DEBUG_OFFSETS_BYTES = 8 * _DEBUG_WORDS
-_MAX_OFFSET = 1 << 16
-_MAX_RUNTIME_OFFSET = 1 << 24
+    def _known_to(self, layout: type[PythonLayout | CodeLayout]) -> dict[str, int]:
+        names = {field.name for field in fields(layout)}
+        return {name: offset for name, offset in self.offsets.items() if name in names}
 
 
 def parse_debug_offsets(data: bytes | None) -> DebugOffsets | None:
-    """Debug offsets of 3.13 from the start of `_PyRuntime`; None without the cookie or with
-    impossible values.
+    """Debug offsets from the start of `_PyRuntime`; None without the cookie, of a version whose structure is not known,
+    or with impossible values.
     """
     if data is None or len(data) < DEBUG_OFFSETS_BYTES or data[:8] != DEBUG_COOKIE:
         return None
-    words = struct.unpack_from(f"<{_DEBUG_WORDS}Q", data)
-    # Offsets in the two large structures may be large; BPF keeps all others in 16 bits.
-    if max(words[3:19]) > _MAX_RUNTIME_OFFSET or max(words[19:]) >= _MAX_OFFSET:
+    words = struct.unpack_from(f"<{DEBUG_OFFSETS_BYTES // 8}Q", data)
+    version = words[_VERSION_WORD]
+    at = _WORDS.get((version >> 24, version >> 16 & 255))
+    if at is None:
         return None
-    return DebugOffsets(version=words[1], free_threaded=words[2] != 0, words=words)
+    offsets = {name: words[word] for name, word in at.items()}
+    if any(
+        offset >= (_MAX_LARGE_OFFSET if name in _LARGE else _MAX_OFFSET)
+        for name, offset in offsets.items()
+    ):
+        return None
+    return DebugOffsets(words[_FREE_THREADED_WORD] != 0, offsets)

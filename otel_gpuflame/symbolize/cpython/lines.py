@@ -27,7 +27,7 @@ def line_310(table: bytes, first_line: int, unit: int) -> int | None:
 
 
 def line_311(table: bytes, first_line: int, unit: int) -> int | None:
-    """As `line_310`, for 3.11 to 3.13."""
+    """As `line_310`, for 3.11 to 3.14."""
     if unit < 0:
         return first_line
     line, end, position = first_line, 0, 0

@@ -19,7 +19,7 @@ def read_text(memory: ProcessMemory, layout: CodeLayout, address: int) -> str | 
         return None
     length = int.from_bytes(header[layout.text_length : layout.text_length + 8], "little")
     state = int.from_bytes(header[layout.text_state : layout.text_state + 4], "little")
-    # state: 2 bits interned, 3 bits bytes per character, compact, ascii: the same in 3.10 to 3.13.
+    # state: 2 bits interned, 3 bits bytes per character, compact, ascii: the same in 3.10 to 3.14.
     kind, compact, ascii_only = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
     if kind not in _ENCODINGS or length > MAX_READ_BYTES:
         return None

@@ -14,6 +14,9 @@
 #if PY_VERSION_HEX >= 0x030b0000
 #include "internal/pycore_code.h"
 #include "internal/pycore_frame.h"
+#if PY_VERSION_HEX >= 0x030e0000
+#include "internal/pycore_interpframe.h"
+#endif
 #else
 #include <frameobject.h>
 #endif
@@ -33,6 +36,7 @@ static void ogf_print_threads(void)
 #else
 	OGF_FIELD("interpreter_threads_head", PyInterpreterState, tstate_head);
 #endif
+	OGF_FIELD("interpreter_next", PyInterpreterState, next);
 	OGF_FIELD("thread_next", PyThreadState, next);
 	OGF_FIELD("thread_id", PyThreadState, thread_id);
 }
@@ -63,7 +67,9 @@ static void ogf_print_frames(void)
 #if PY_VERSION_HEX >= 0x030b0000 && PY_VERSION_HEX < 0x030c0000
 	OGF_FIELD("frame_entry", _PyInterpreterFrame, is_entry);
 #endif
-#if PY_VERSION_HEX >= 0x030c0000
+#if PY_VERSION_HEX >= 0x030e0000
+	ogf_print("skip_owner", FRAME_OWNED_BY_INTERPRETER);
+#elif PY_VERSION_HEX >= 0x030c0000
 	ogf_print("skip_owner", FRAME_OWNED_BY_CSTACK);
 #endif
 }

@@ -1,6 +1,6 @@
 """Writes tables.py from the headers of installed interpreters.
 
-    python -m otel_gpuflame.symbolize.cpython.regenerate python3.10 python3.11 python3.12 python3.13
+    python -m otel_gpuflame.symbolize.cpython.regenerate python3.10 python3.11 python3.12 python3.13 python3.14
 
 Each argument is an interpreter of the version wanted, with its headers installed. `CC` names the
 compiler (cc).
@@ -33,7 +33,9 @@ def offsets_of(interpreter: str) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "offsets"
         compiler = os.environ.get("CC", "cc")
-        subprocess.run([compiler, f"-I{include}", "-o", program, _HERE / "offsets.c"], check=True)
+        # Debian's pyconfig.h includes that of the machine's architecture, relative to the folder above.
+        folders = [f"-I{include}", f"-idirafter{Path(include).parent}"]
+        subprocess.run([compiler, *folders, "-o", program, _HERE / "offsets.c"], check=True)
         printed = subprocess.run([program], check=True, capture_output=True, text=True).stdout
     return {name: int(value) for name, value in (line.split() for line in printed.splitlines())}
 

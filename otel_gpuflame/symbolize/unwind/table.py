@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from ctypes import POINTER, c_char_p, c_int, c_uint64, c_void_p
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,6 +83,7 @@ def build_table(section: EhFrame) -> UnwindTable:
     holds raises.
     """
     library, table = _library(), _Table()
+    free = partial(library.ogf_unwind_free, ctypes.byref(table))
     if library.ogf_unwind_build(
         section.data,
         len(section.data),
@@ -91,10 +93,10 @@ def build_table(section: EhFrame) -> UnwindTable:
         ctypes.byref(table),
     ):
         raise MemoryError("no memory for an unwind table")
-    try:
-        size = table.count * wire.UNWIND_ROW.itemsize
-        rows = np.frombuffer(ctypes.string_at(table.rows, size), wire.UNWIND_ROW)
-    finally:
-        library.ogf_unwind_free(ctypes.byref(table))
+    # Not copied: megabytes, under the interpreter's lock.
+    size = table.count * wire.UNWIND_ROW.itemsize
+    memory = (ctypes.c_uint8 * size).from_address(table.rows)
+    weakref.finalize(memory, free).atexit = False
+    rows = np.frombuffer(memory, wire.UNWIND_ROW)
     counts = UnwindCounts(*(int(getattr(table, field.name)) for field in fields(UnwindCounts)))
     return UnwindTable(rows, section.code_start, counts)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,23 +17,13 @@ from otel_gpuflame.events.wire import NativeState, PythonState
 from otel_gpuflame.symbolize.cpython.detect import PythonRuntime
 from otel_gpuflame.symbolize.memory import ProcessMemory
 from otel_gpuflame.symbolize.raw import RawStack
+from tests.interpreters import SUPPORTED, interpreter
 
 PROC = Path("/proc")
 _HERE = Path(__file__).parent
 _MAX_WALK = 512
-
-
-def _interpreters() -> list[Path]:
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    found = [
-        path for minor in range(10, 14) for path in pyenv.glob(f"versions/3.{minor}.*/bin/python3")
-    ]
-    for minor in range(10, 14):
-        system = shutil.which(f"python3.{minor}", path=os.defpath)
-        if system is not None:
-            found.append(Path(system))
-    found.append(Path(sys.executable))
-    return sorted({path.resolve() for path in found})
+_REFERENCE_TAG = 7
+"""OGF_REFERENCE_TAG: from 3.14 on a frame's reference to its code object is tagged."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +59,11 @@ def start() -> Callable[[list[str | Path]], Any]:
     return running
 
 
-@pytest.fixture(
-    scope="module",
-    params=_interpreters(),
-    ids=lambda path: path.parent.parent.name + "-" + path.name,
-)
+@pytest.fixture(scope="module", params=SUPPORTED)
 def truth(request: pytest.FixtureRequest) -> Iterator[TruthProgram]:
-    """The truth program under each supported interpreter of this host."""
-    with running([request.param, _HERE / "truth_program.py"]) as (child, output):
+    """The truth program under each supported version of the interpreter that can be had."""
+    python = interpreter(request.param, "python")
+    with running([python, _HERE / "truth_program.py"]) as (child, output):
         said = json.loads(output.readline())
         yield TruthProgram(ProcessKey(child.pid, 0), tuple(said["version"]), said["threads"])
 
@@ -113,8 +97,8 @@ def _walk(memory: ProcessMemory, runtime: PythonRuntime, thread_id: int) -> list
         instruction = u64(frame + layout.frame_instruction)
         if layout.instruction_is_index:
             instruction &= 0xFFFFFFFF
-        if layout.skip_owner == 255 or owner[0] != layout.skip_owner:
-            found.append((u64(frame + layout.frame_code), instruction))
+        if layout.skip_owner == 255 or owner[0] < layout.skip_owner:
+            found.append((u64(frame + layout.frame_code) & ~_REFERENCE_TAG, instruction))
         frame = u64(frame + layout.frame_previous)
     return found
 

@@ -202,7 +202,7 @@ def test_an_unsupported_interpreter_is_named_in_the_stack(
     old.hear()
     stack = Symbolizer(PROC).resolve(raw_stack(old.process, python_state=PythonState.UNSUPPORTED))
     assert [frame.name for frame in stack.frames] == [
-        "[no Python frames: CPython 3.9 is not supported: 3.10 to 3.13 are]"
+        "[no Python frames: CPython 3.9 is not supported: 3.10 to 3.14 are]"
     ]
 
 

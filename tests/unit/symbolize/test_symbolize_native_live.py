@@ -145,3 +145,26 @@ def test_a_truncated_chain_is_marked(chain: Chain, raw_stack: Callable[..., Any]
         raw_stack(chain.process, native=chain.addresses[:2], native_state=NativeState.TRUNCATED)
     )
     assert stack.frames[0] == mark("native stack truncated")
+
+
+def test_files_that_cannot_be_reached_leave_offsets(
+    chain: Chain, raw_stack: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Neither /proc/PID/root nor map_files may be read, as from another user's container: counted, not guessed."""
+    process = tmp_path / str(chain.process.tgid)
+    process.mkdir()
+    for name in ("maps", "mem", "stat"):
+        (process / name).symlink_to(PROC / process.name / name)
+    (process / "root").symlink_to(tmp_path / "nowhere")
+    symbolizer = Symbolizer(tmp_path)
+    stack = symbolizer.resolve(raw_stack(chain.process, native=chain.addresses[2:6]))
+    program, *_ = (
+        Symbolizer(PROC).resolve(raw_stack(chain.process, native=chain.addresses[3:6])).frames
+    )
+    frames = [frame for frame in stack.frames if frame.module == program.module]
+    assert frames
+    for frame in frames:
+        assert frame.name == f"{Path(program.module).name}+{frame.address:#x}"
+        assert (frame.system_name, frame.build_id) == ("", "")
+    assert symbolizer.counters()["elf_files_unreadable"] > 0
+    assert symbolizer.counters()["native_stacks_cut"] == 0

@@ -73,12 +73,17 @@ def test_what_is_no_code_object_is_unreadable(runtime: PythonRuntime, reader: Co
 def test_a_frame_of_the_interpreter_itself_is_left_out(
     runtime: PythonRuntime, reader: CodeReader
 ) -> None:
-    """None in place of code (3.13), and code named as the trampoline is (3.12)."""
+    """None in place of code (3.13), and code named as the trampolines are (3.12, 3.13)."""
     assert reader.frame(id(None), 0) is None
     code = _compile.__code__
     if sys.version_info >= (3, 11):
         shim = code.replace(co_qualname="<interpreter trampoline>")
         assert reader.frame(id(shim), _instruction(runtime, shim, 0)) is None
+        named = {"co_qualname": "__init__", "co_filename": "__init__"}
+        shim = code.replace(**named, co_firstlineno=0)
+        assert reader.frame(id(shim), _instruction(runtime, shim, 0)) is None
+        real = code.replace(**named)
+        assert reader.frame(id(real), _instruction(runtime, real, 0)) is not None
 
 
 def test_code_without_a_name_is_called_unnamed(runtime: PythonRuntime, reader: CodeReader) -> None:

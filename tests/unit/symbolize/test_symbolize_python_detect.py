@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -22,6 +22,8 @@ from otel_gpuflame.symbolize.cpython.layouts import (
 )
 from otel_gpuflame.symbolize.cpython.regenerate import offsets_of
 from otel_gpuflame.symbolize.cpython.tables import OFFSETS
+from otel_gpuflame.symbolize.memory import ProcessMemory
+from tests.interpreters import interpreter
 
 PROC = Path("/proc")
 
@@ -48,20 +50,20 @@ def find(build: Callable[..., Path], start: Callable[..., Any]) -> Callable[...,
     return run
 
 
-@pytest.mark.parametrize("version", ["2.7", "3.6m", "3.9", "3.14", "3.15"])
+@pytest.mark.parametrize("version", ["2.7", "3.6m", "3.9", "3.15", "3.16"])
 def test_other_versions_are_refused_by_name(find: Callable[..., Any], version: str) -> None:
     """The reason names the version and those that are supported."""
     number = version.rstrip("m")
-    refusal = PythonRefusal(f"CPython {number} is not supported: 3.10 to 3.13 are")
+    refusal = PythonRefusal(f"CPython {number} is not supported: 3.10 to 3.14 are")
     assert find(f"python{version}") == refusal
 
 
-@pytest.mark.parametrize(("version", "number"), [("3.9", 0x030912F0), ("3.14", 0x030E00F0)])
+@pytest.mark.parametrize(("version", "number"), [("3.9", 0x030912F0), ("3.15", 0x030F00F0)])
 def test_other_versions_are_refused_by_what_they_say(
     find: Callable[..., Any], version: str, number: int
 ) -> None:
     """A program that embeds an interpreter has another name."""
-    refusal = PythonRefusal(f"CPython {version} is not supported: 3.10 to 3.13 are")
+    refusal = PythonRefusal(f"CPython {version} is not supported: 3.10 to 3.14 are")
     assert find("embedder", f"-DVERSION={number}") == refusal
 
 
@@ -169,29 +171,54 @@ def test_a_stopped_process_is_read_all_the_same(start: Callable[..., Any]) -> No
 @pytest.mark.parametrize("minor", sorted(minor for _, minor in OFFSETS))
 def test_the_table_is_what_the_headers_say(minor: int) -> None:
     """Compiled anew with the headers of an installed interpreter."""
-    interpreter = _with_headers(minor)
-    if interpreter is None:
+    python = interpreter(f"3.{minor}", "python")
+    if not _has_headers(python):
         pytest.skip(f"no headers of CPython 3.{minor} here")
-    offsets = offsets_of(str(interpreter))
+    offsets = offsets_of(str(python))
     assert (offsets.pop("major"), offsets.pop("minor")) == (3, minor)
     assert offsets == OFFSETS[3, minor]
 
 
-def _with_headers(minor: int) -> Path | None:
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    found = sorted(pyenv.glob(f"versions/3.{minor}.*/include/python3.{minor}/Python.h"))
-    if found:
-        return found[0].parents[2] / "bin" / "python3"
-    system = shutil.which(f"python3.{minor}", path=os.defpath)
-    headers = Path(f"/usr/include/python3.{minor}/Python.h").exists()
-    return Path(system) if system and headers else None
+def _has_headers(python: Path) -> bool:
+    ask = "import sysconfig; print(sysconfig.get_path('include'))"
+    done = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True)
+    return Path(done.stdout.strip(), "Python.h").exists()
 
 
-def test_debug_offsets_are_checked_before_use() -> None:
-    """No cookie, too short, or offsets beyond any structure: the table is used instead."""
-    good = b"xdebugpy" + (7).to_bytes(8, "little") * (DEBUG_OFFSETS_BYTES // 8 - 1)
+def debug_offsets(version: int, *, free_threaded: int = 0, offset: int = 7) -> bytes:
+    """A structure with the same number in all fields."""
+    words = [version, free_threaded, *[offset] * (DEBUG_OFFSETS_BYTES // 8 - 3)]
+    return b"xdebugpy" + struct.pack(f"<{len(words)}Q", *words)
+
+
+@pytest.mark.parametrize("version", [0x030D00F0, 0x030E0AF0])
+def test_debug_offsets_are_checked_before_use(version: int) -> None:
+    """No cookie, too short, an unknown version, or offsets beyond any structure: the table is used instead."""
+    good = debug_offsets(version)
     assert parse_debug_offsets(good) is not None
     assert parse_debug_offsets(None) is None
     assert parse_debug_offsets(good[:-1]) is None
     assert parse_debug_offsets(b"X" + good[1:]) is None
-    assert parse_debug_offsets(good[:-8] + (1 << 16).to_bytes(8, "little")) is None
+    assert parse_debug_offsets(debug_offsets(version, offset=1 << 16)) is None
+    assert parse_debug_offsets(debug_offsets(version + (2 << 16))) is None
+
+
+@pytest.mark.parametrize("minor", [13, 14])
+def test_what_an_interpreter_publishes_is_what_its_headers_say(minor: int, start: Any) -> None:
+    """The words that are read are the right ones: on a release they say what the table of that version says."""
+    with start([interpreter(f"3.{minor}", "python"), "-c", "print(flush=True); input()"]) as (
+        child,
+        output,
+    ):
+        output.readline()
+        found = find_python(child.pid, PROC)
+        assert isinstance(found, PythonRuntime)
+        head = found.layout.interpreters_head - OFFSETS[3, minor]["runtime_interpreters_head"]
+        memory = ProcessMemory(child.pid, PROC)
+        published = parse_debug_offsets(memory.read(head, DEBUG_OFFSETS_BYTES))
+        memory.close()
+    assert published is not None
+    assert not published.free_threaded
+    expected = layout_of((3, minor))
+    assert expected is not None
+    assert published.apply(expected) == expected

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,8 @@ from otel_gpuflame.symbolize.elf import (
 )
 from otel_gpuflame.symbolize.elf_files import ElfFile, ElfFiles, FileIdentity
 from otel_gpuflame.symbolize.maps import Mapping
-from otel_gpuflame.symbolize.thread_context import find_thread_context
+from otel_gpuflame.symbolize.memory import ProcessMemory
+from otel_gpuflame.symbolize.thread_context import ThreadContextPlace, find_thread_context
 
 PROC = Path("/proc")
 
@@ -31,7 +31,7 @@ char *place(void) {
     return (char *)&otel_thread_ctx_v1;
 }
 """
-# Prints the offset in the main thread, and in another one, then waits.
+# Prints the offset in the main thread, and in another one, and the main thread's pointer, then waits.
 PROGRAM = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -55,7 +55,7 @@ int main(int argc, char **argv) {
     say(NULL);
     pthread_create(&thread, NULL, say, NULL);
     pthread_join(thread, NULL);
-    printf("\\n");
+    printf("%lu\\n", (unsigned long)__builtin_thread_pointer());
     fflush(stdout);
     return getchar() == 0;
 }
@@ -66,15 +66,31 @@ INITIAL = ("-ftls-model=initial-exec",)
 GENERAL = ("-mtls-dialect=gnu", "-ftls-model=global-dynamic")
 
 
+def block_of(pid: int, thread_pointer: int, module: int) -> int:
+    """A thread's block of dynamic TLS, as glibc keeps it on x86-64."""
+    memory = ProcessMemory(pid, PROC)
+    vector = memory.u64(thread_pointer + 8)
+    assert vector is not None
+    count, block = memory.u64(vector - 16), memory.u64(vector + 16 * module)
+    memory.close()
+    assert count is not None
+    assert block is not None
+    assert count >= module
+    return block
+
+
 @pytest.fixture
 def offsets(
     build: Callable[..., Path], start: Callable[..., Any]
-) -> Callable[..., tuple[int | None, list[int]]]:
-    """What is found, and what the two threads of a program say, for a library built with options."""
+) -> Callable[..., tuple[ThreadContextPlace | None, list[int]]]:
+    """What is found, and what the two threads of a program say, for a library built with options.
+
+    Where the place is in a module, that it leads to what the main thread says is looked at here, while it lives.
+    """
 
     def run(
         *options: str, opened: bool, visibility: str = "default", padding: int = 64
-    ) -> tuple[int | None, list[int]]:
+    ) -> tuple[ThreadContextPlace | None, list[int]]:
         definitions = (f'-DVISIBILITY="{visibility}"', f"-DPADDING={padding}")
         library = build("libcontext.so", LIBRARY, *SHARED, *definitions, *options)
         if opened:
@@ -82,8 +98,13 @@ def offsets(
         else:
             command = [build("program", PROGRAM, "-DLINKED=place", str(library), "-pthread")]
         with start(command) as (child, output):
-            said = [int(word) for word in output.readline().split()]
-            return find_thread_context(child.pid, PROC), said
+            *said, pointer = (int(word) for word in output.readline().split())
+            found = find_thread_context(child.pid, PROC)
+            if found is not None and found.module:
+                assert (
+                    block_of(child.pid, pointer, found.module) + found.offset - pointer == said[0]
+                )
+            return found, said
 
     return run
 
@@ -97,25 +118,35 @@ def test_a_library_is_found_through_its_got(
     """TPOFF64 and TLSDESC, the symbol named by index (default) or by place (protected)."""
     found, said = offsets(*model, opened=opened, visibility=visibility)
     assert said[0] == said[1] < 0
-    assert found == said[0]
+    assert found == (said[0], 0)
 
 
 def test_a_library_bound_to_itself_is_found_by_place(offsets: Callable[..., Any]) -> None:
     """With -Bsymbolic the relocation has no symbol, only an addend."""
     found, said = offsets(*DESCRIPTOR, "-Wl,-Bsymbolic", opened=False)
-    assert found == said[0]
+    assert found == (said[0], 0)
 
 
+@pytest.mark.parametrize("visibility", ["default", "protected"])
 @pytest.mark.parametrize("model", [DESCRIPTOR, GENERAL], ids=["descriptor", "general dynamic"])
-def test_dynamic_tls_is_refused_with_a_reason(
-    offsets: Callable[..., Any], caplog: pytest.LogCaptureFixture, model: tuple[str, ...]
+def test_dynamic_tls_is_found_by_the_number_of_its_module(
+    offsets: Callable[..., Any], model: tuple[str, ...], visibility: str
 ) -> None:
-    """A library whose TLS lies elsewhere in each thread gives None, and the log says why."""
-    with caplog.at_level(logging.DEBUG):
-        found, said = offsets(*model, opened=True, padding=1 << 20)
+    """A library that was opened, and is too large for static TLS, has a block elsewhere in each thread."""
+    found, said = offsets(*model, opened=True, visibility=visibility, padding=1 << 20)
     assert said[0] != said[1]
-    assert found is None
-    assert "no place that is the same in all threads" in caplog.text
+    assert found is not None
+    assert found.module > 0
+
+
+def test_a_linked_library_of_the_general_model_is_found_by_its_module(
+    offsets: Callable[..., Any],
+) -> None:
+    """Its block is static, and in the thread's vector all the same; no word of the GOT says the distance."""
+    found, said = offsets(*GENERAL, opened=False)
+    assert said[0] == said[1]
+    assert found is not None
+    assert found.module > 0
 
 
 @pytest.mark.parametrize("kind", [("-pie", "-fPIE"), ("-no-pie",)], ids=["pie", "fixed"])
@@ -129,8 +160,9 @@ def test_the_main_program_is_found_by_its_headers(
     options = ('-DVISIBILITY="default"', "-DPADDING=40", "-DLINKED=place", "-rdynamic", "-pthread")
     program = build("program", source + PROGRAM, *options, *kind)
     with start([program]) as (child, output):
-        said = [int(word) for word in output.readline().split()]
-        assert find_thread_context(child.pid, PROC) == said[0] == said[1]
+        *said, _pointer = (int(word) for word in output.readline().split())
+        assert said[0] == said[1]
+        assert find_thread_context(child.pid, PROC) == (said[0], 0)
 
 
 def test_a_program_whose_tls_size_is_not_rounded(
@@ -147,11 +179,11 @@ def test_a_program_whose_tls_size_is_not_rounded(
     size = int.from_bytes(data[at + 40 : at + 48], "little")
     data[at + 40 : at + 48] = (size - 8).to_bytes(8, "little")
     assert offset is not None
-    assert offset < 0
+    assert offset.offset < 0
     assert _place_from(tmp_path / "unrounded", bytes(data), headers) == offset
 
 
-def _place_from(proc: Path, program: bytes, headers: ElfHeaders) -> int | None:
+def _place_from(proc: Path, program: bytes, headers: ElfHeaders) -> ThreadContextPlace | None:
     """What is found in a fake process that has mapped the program's code."""
     (proc / "7" / "root").mkdir(parents=True)
     path = proc / "7" / "root" / "program"
