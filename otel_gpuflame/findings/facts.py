@@ -59,6 +59,12 @@ class Facts:
     """Nanoseconds by leaf, then by the line that launched it."""
     idle_ns: Counter[tuple[At, Frame]] = field(default_factory=Counter)
     """By what the thread did that ended it, line and call, and by the leaf (`labels.reason_frame`)."""
+    idle_gaps: defaultdict[tuple[At, Frame], float] = field(
+        default_factory=lambda: defaultdict(float)
+    )
+    """Of how many gaps it is all there was."""
+    long_idle_ns: Counter[tuple[At, Frame]] = field(default_factory=Counter)
+    """What of it is of gaps longer than a launch takes to prepare."""
     kernels: tuple[KernelUse, ...] = ()
 
     @property
@@ -100,6 +106,10 @@ def facts_of(bundle: Bundle) -> Facts:
         facts.gpu_time_by_kernel[_leaf(bundle, stack)][places[stack].place] += value
     for stack, value in _samples(bundle, GPU_IDLE):
         facts.idle_ns[places[stack], _leaf(bundle, stack)] += value
+    for stack, gaps in bundle.idle_gaps:
+        facts.idle_gaps[places[stack], _leaf(bundle, stack)] += gaps
+    for stack, value in bundle.long_idle:
+        facts.long_idle_ns[places[stack], _leaf(bundle, stack)] += value
     # Nobody is told to start sooner.
     for stack, value in bundle.startup_idle:
         facts.idle_ns[places[stack], _leaf(bundle, stack)] -= value

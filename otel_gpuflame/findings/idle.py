@@ -15,25 +15,54 @@ from otel_gpuflame.profile.labels import reason_frame
 
 _ON_CPU, _OFF_CPU = reason_frame(Leaf.ON_CPU), reason_frame(Leaf.OFF_CPU)
 _NO_SAMPLE, _DRIVER_CALL = reason_frame(Leaf.NO_SAMPLE), reason_frame(Leaf.DRIVER_CALL)
-_UNKNOWN: Final = frozenset(
-    {reason_frame(Leaf.UNKNOWN_INCOMPLETE), reason_frame(Leaf.UNKNOWN_NOT_CAPTURED)}
+_NOBODYS: Final = frozenset(
+    map(
+        reason_frame,
+        (
+            Leaf.UNKNOWN_INCOMPLETE,
+            Leaf.UNKNOWN_NOT_CAPTURED,
+            Leaf.BEFORE_FIRST,
+            Leaf.AFTER_LAST,
+        ),
+    )
 )
 _MIN_LAUNCHING_SHARE: Final = 0.20
 _MIN_LAUNCHES: Final = 1_000
 _MAX_MEAN_EXECUTION_NS: Final = 100_000
 """Longer ones give a thread time for several launches, whatever these cost."""
 _MIN_INPUT_SHARE: Final = 0.05
+_MIN_GAPS: Final = 3
+"""What comes once or twice is a pause at the start, a checkpoint: to prepare it earlier in each step is no remedy."""
+_MANY_GAPS: Final = 10
 
 
 def idle_of_devices(facts: Facts) -> int:
-    """Nanoseconds in which devices are known to have had nothing to do."""
-    return sum(ns for (_, leaf), ns in facts.idle_ns.items() if leaf not in _UNKNOWN)
+    """Nanoseconds in which devices are known to have had nothing to do, from the first execution to the last."""
+    return sum(ns for (_, leaf), ns in facts.idle_ns.items() if leaf not in _NOBODYS)
 
 
 def idle_beside_launches(facts: Facts) -> int:
-    """Nanoseconds of it in which threads did something else than to wait or launch."""
+    """Nanoseconds of it in which threads, again and again, did something else than to wait or launch."""
+    return sum(lines.total() for lines, _ in _repeated(facts).values())
+
+
+def _repeated(
+    facts: Facts,
+) -> dict[tuple[str, str], tuple[Counter[tuple[Frame, Frame]], float]]:
+    """By function, such idle time by line and leaf, and of how many gaps it is; of `_MIN_GAPS` at least."""
     _, other = _split(facts)
-    return other.total()
+    lines: defaultdict[tuple[str, str], Counter[tuple[Frame, Frame]]] = defaultdict(Counter)
+    gaps: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for (at, leaf), ns in other.items():
+        function = (at.place.file, at.place.name)
+        lines[function][at.place, leaf] += ns
+        gaps[function] += facts.idle_gaps[at, leaf]
+    # Each gap begins a little before the thread turns to it, and ends a little after.
+    return {
+        function: (its, gaps[function])
+        for function, its in lines.items()
+        if round(gaps[function]) >= _MIN_GAPS
+    }
 
 
 def _split(facts: Facts) -> tuple[Counter[tuple[At, Frame]], Counter[tuple[At, Frame]]]:
@@ -50,7 +79,8 @@ def _split(facts: Facts) -> tuple[Counter[tuple[At, Frame]], Counter[tuple[At, F
         if leaf == _OFF_CPU or (leaf == _ON_CPU and at.place not in places):
             other[at, leaf] += ns
         elif leaf in (_ON_CPU, _NO_SAMPLE, _DRIVER_CALL) and not waits:
-            launching[at, leaf] += ns
+            # Something is loaded or compiled there.
+            launching[at, leaf] += ns - facts.long_idle_ns[at, leaf]
     return launching, other
 
 
@@ -81,11 +111,7 @@ def _find_launch_bound(facts: Facts) -> Iterator[Loss]:
 
 
 def _find_input_bound(facts: Facts) -> Iterator[Loss]:
-    _, other = _split(facts)
-    functions: defaultdict[tuple[str, str], Counter[tuple[Frame, Frame]]] = defaultdict(Counter)
-    for (at, leaf), ns in other.items():
-        functions[at.place.file, at.place.name][at.place, leaf] += ns
-    for lines in functions.values():
+    for lines, gaps in _repeated(facts).values():
         lost_ns = lines.total()
         if lost_ns < _MIN_INPUT_SHARE * facts.device_ns:
             continue
@@ -101,9 +127,12 @@ def _find_input_bound(facts: Facts) -> Iterator[Loss]:
                 ("off_cpu_ns", off_cpu_ns),
                 ("on_cpu_ns", lost_ns - off_cpu_ns),
                 ("at_this_line_ns", most_ns),
+                ("gaps", round(gaps)),
             ),
             # Times off the CPU are measured, those on it come from samples.
-            confidence=Confidence.HIGH if 2 * off_cpu_ns >= lost_ns else Confidence.MEDIUM,
+            confidence=Confidence.HIGH
+            if 2 * off_cpu_ns >= lost_ns and gaps >= _MANY_GAPS
+            else Confidence.MEDIUM,
         )
 
 

@@ -13,6 +13,8 @@ from otel_gpuflame.events.wire import CallFlag, Kind
 
 _LAST_CALL: Final = Kind.FREE
 """Kinds up to this are calls of the driver's library."""
+_WAITING: Final = (Kind.WAIT, Kind.COPY, Kind.FREE)
+"""Calls in which a thread may wait for the device: whether it leaves the CPU for that is a setting of the context."""
 
 
 class Activities(NamedTuple):
@@ -27,19 +29,28 @@ class Activities(NamedTuple):
 def find_activities(calls: CallArray, threads: Codes, count: int) -> Activities:
     """From calls with a duration; `threads` has the thread of each, as a number below `count`.
 
-    Inner goes before outer: a thread off the CPU in a system call in a call of the library is off the CPU.
+    Inner goes before outer: a thread off the CPU in a system call in a launch is off the CPU. In a call that waits
+    for the device it waits, on the CPU or off it.
     """
     start, end, kinds = calls["start_ns"], calls["end_ns"], calls["kind"]
     lasts = ((calls["flags"] & CallFlag.RETURNED) != 0) & (end > start)
     layers = [
         np.flatnonzero(lasts & which)
-        for which in (kinds == Kind.OFF_CPU, kinds == Kind.DRIVER, kinds <= _LAST_CALL)
+        for which in (
+            np.isin(kinds, _WAITING),
+            kinds == Kind.OFF_CPU,
+            kinds == Kind.DRIVER,
+            kinds <= _LAST_CALL,
+        )
     ]
     rows = np.concatenate(layers)
     keys = TimeKeys(count, start[rows], end[rows])
     bounds = np.sort(
         np.concatenate([keys.pack(threads[rows], start[rows]), keys.pack(threads[rows], end[rows])])
     )
+    if not len(bounds):
+        none = np.zeros(0, np.intp)
+        return Activities(none, bounds.astype(np.uint64), bounds.astype(np.uint64), none)
     bounds = bounds[np.append(bounds[1:] != bounds[:-1], True)[: len(bounds)]]
     chosen = np.full(len(bounds), -1, np.intp)
     for layer in layers:
@@ -65,6 +76,9 @@ def overlaps(
     activities: Activities, threads: Codes, start_ns: Times, end_ns: Times, count: int
 ) -> tuple[Ranges, NDArray[np.int64]]:
     """Pairs (interval of a thread, activity) that overlap, and by how much."""
+    if not len(activities.row):
+        none = np.zeros(0, np.intp)
+        return Ranges(none, none), np.zeros(0, np.int64)
     keys = TimeKeys(count, activities.start_ns, activities.end_ns)
     first = keys.find(keys.pack(activities.thread, activities.end_ns), threads, start_ns, "right")
     past = keys.find(keys.pack(activities.thread, activities.start_ns), threads, end_ns, "left")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from otel_gpuflame.correlate.gpu.attribute import attributions, part, what_ran
 from otel_gpuflame.correlate.gpu.containment import contained_pairs
 from otel_gpuflame.correlate.gpu.dependencies import Pairs
-from otel_gpuflame.correlate.gpu.keys import TimeKeys, codes_of, sum_by
+from otel_gpuflame.correlate.gpu.keys import Ranges, TimeKeys, codes_of, sum_by
 from otel_gpuflame.correlate.gpu.resolve import streams_of
 from otel_gpuflame.correlate.gpu.streams import StreamTable
 from otel_gpuflame.correlate.gpu.waits import running_pieces
@@ -29,6 +29,8 @@ COMMAND_BUFFER_FULL: Final = 6
 _SOON_NS: Final = 1_000_000
 """On an H200 records begin 8 µs after the entry of their launch (median of 1,952)."""
 _NEVER: Final = np.uint64(1 << 63)
+_THREAD: Final = np.uint64((1 << 32) - 1)
+"""What CUPTI has room for of pthread_self()."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +88,12 @@ def explain_backpressure(
     """`gpu_wait` for those of `overhead` that say the queue was full, under the launches that were held back.
 
     `launches`: see `long_launches`. What a launch asked for often runs much later, so that it need not be among the
-    executions of `work`. Of several threads in a launch the one was held back that entered it last.
+    executions of `work`. Of several threads in a launch the one was held back that the record names, else the one that
+    entered it last.
     Leaf: what ran on the launch's stream meanwhile; [queue full] where nothing did.
     """
     full = overhead.take(np.flatnonzero(is_full_queue(overhead)))
-    pairs = contained_pairs(full, launches)
+    pairs = _of_named_threads(contained_pairs(full, launches), full, launches)
     after = (full["start_ns"][pairs.owner] - launches["start_ns"][pairs.item]).astype(np.int64)
     order = np.lexsort((pairs.item, after, pairs.owner))
     owner, chosen = pairs.owner[order], pairs.item[order]
@@ -106,6 +109,16 @@ def explain_backpressure(
         without_launch=len(full) - len(owner),
         inside_waits=int(waits.sum()),
     )
+
+
+def _of_named_threads(pairs: Ranges, full: ExecutionArray, launches: CallArray) -> Ranges:
+    """Without those whose record names another thread than the launch's. 0: neither is known."""
+    named, mine = (
+        rows["thread_pointer"][places] & _THREAD
+        for rows, places in ((full, pairs.owner), (launches, pairs.item))
+    )
+    may_be = (named == mine) | (named == 0) | (mine == 0)
+    return Ranges(pairs.owner[may_be], pairs.item[may_be])
 
 
 def _explained(

@@ -35,6 +35,9 @@ _MAX_KEPT: Final = 1 << 16
 """Captured launches of a process. vLLM captures some 67 graphs of hundreds of kernels."""
 _MAX_TRIES: Final = 4
 """Replays of a graph that are compared: the first ones may be cut off by the begin of a window."""
+_KEPT_REPLAYS: Final = 2
+"""The first that is seen of a graph may have begun before anybody looked. The one after it is seen from its begin,
+wherever batches end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,8 @@ class _Replay:
 class _Process:
     captures: Captures = field(default_factory=Captures)
     sequences: list[_Sequence] = field(default_factory=list)
-    replays: dict[int, _Replay] = field(default_factory=dict)
-    """By graph."""
+    replays: dict[int, list[_Replay]] = field(default_factory=dict)
+    """By graph, in order."""
     tries: Counter[int] = field(default_factory=Counter)
     decided: set[int] = field(default_factory=set)
 
@@ -184,24 +187,22 @@ class CapturedLaunches:
             if graph in process.decided:
                 continue
             of = rows.take(np.flatnonzero(rows["graph_id"] == graph))
-            replay = process.replays.get(graph)
-            if replay is None:
-                first = of[int(np.argmin(of["start_ns"]))]
-                replay = _Replay(int(first["correlation_id"]), int(first["start_ns"]))
-                process.replays[graph] = replay
-            own = of.take(np.flatnonzero(of["correlation_id"] == replay.correlation_id))
-            if len(own):
-                replay.parts.append(own)
-                replay.first_ns = min(replay.first_ns, int(own["start_ns"].min()))
+            replays = process.replays.setdefault(graph, [])
+            launches, firsts = np.unique(of["correlation_id"], return_index=True)
+            # Rows of one launch lie side by side, launches in their order.
+            for launch in launches[np.argsort(firsts)].tolist():
+                _note_replay(replays, launch, of)
 
     def _decide(self, key: ProcessKey, process: _Process, complete_ns: int) -> None:
         """Of launches before `complete_ns` all executions are here."""
-        due = [g for g, replay in process.replays.items() if replay.first_ns < complete_ns]
-        for graph in due:
-            rows = np.concatenate(process.replays.pop(graph).parts)
-            process.tries[graph] += 1
-            if self._match(key, process, graph, rows) or process.tries[graph] >= _MAX_TRIES:
-                process.decided.add(graph)
+        for graph, replays in tuple(process.replays.items()):
+            while replays and replays[0].first_ns < complete_ns and graph not in process.decided:
+                rows = np.concatenate(replays.pop(0).parts)
+                process.tries[graph] += 1
+                if self._match(key, process, graph, rows) or process.tries[graph] >= _MAX_TRIES:
+                    process.decided.add(graph)
+            if graph in process.decided or not replays:
+                del process.replays[graph]
 
     def _match(self, key: ProcessKey, process: _Process, graph: int, rows: ExecutionArray) -> bool:
         """Whether it is decided what the nodes of a graph are; `rows` is one replay."""
@@ -226,6 +227,20 @@ class CapturedLaunches:
         numbers = [self._names.get((key, handle), 0) for handle in distinct.tolist()]
         known = np.array(numbers, np.uint64)[places]
         return np.where(known > 0, known, handles | np.uint64(1 << 63))
+
+
+def _note_replay(replays: list[_Replay], launch: int, rows: ExecutionArray) -> None:
+    """Keep those of `rows` that are of a launch, if it is one of the first."""
+    known = [each for each in replays if each.correlation_id == launch]
+    if not known and len(replays) >= _KEPT_REPLAYS:
+        return
+    own = rows.take(np.flatnonzero(rows["correlation_id"] == launch))
+    first_ns = int(own["start_ns"].min())
+    if not known:
+        known = [_Replay(launch, first_ns)]
+        replays += known
+    known[0].parts.append(own)
+    known[0].first_ns = min(known[0].first_ns, first_ns)
 
 
 def _orders(rows: ExecutionArray) -> Iterator[ExecutionArray]:

@@ -10,22 +10,22 @@ from typing import Final
 
 import numpy as np
 
-from otel_gpuflame.correlate.gpu.backlog import Backlog, Numbers
+from otel_gpuflame.correlate.gpu.backlog import Numbers
 from otel_gpuflame.correlate.gpu.counts import JoinCounts
-from otel_gpuflame.correlate.gpu.explain import Begins, Explainer
+from otel_gpuflame.correlate.gpu.explain import Explainer
 from otel_gpuflame.correlate.gpu.first_waits import FirstWaits, waits_inside
 from otel_gpuflame.correlate.gpu.graph_nodes import GraphNodes
+from otel_gpuflame.correlate.gpu.held_waits import HeldWaits
+from otel_gpuflame.correlate.gpu.idleness import Begins
 from otel_gpuflame.correlate.gpu.join import Join, Limits
 from otel_gpuflame.correlate.gpu.match import Mask
 from otel_gpuflame.correlate.gpu.processes import FOREVER, Processes, Tracked
 from otel_gpuflame.correlate.gpu.recent import RecentCalls
 from otel_gpuflame.correlate.gpu.seen import Seen
 from otel_gpuflame.correlate.gpu.unknown import add_submissions
-from otel_gpuflame.events import wire
-from otel_gpuflame.events.attributions import AttributionArray, Attributions, StackPairs
+from otel_gpuflame.events.attributions import AttributionArray, Attributions, Leaf, StackPairs
 from otel_gpuflame.events.device_metrics import DeviceMetrics
 from otel_gpuflame.events.executions import (
-    ExecutionArray,
     Executions,
     ExecutionsBegin,
     ExecutionsEnd,
@@ -66,12 +66,13 @@ class GpuCorrelator:
         self._limits = limits or Limits()
         self._join = Join(limits)
         self._nodes = nodes or GraphNodes()
-        self._explainer = Explainer(self._join.history, self._join.counts.uncertain, self._nodes)
+        self._seen = Seen()
+        counts = self._join.counts.uncertain
+        self._explainer = Explainer(self._join.history, counts, self._nodes, self._seen)
         self._processes = Processes()
         self._recent = RecentCalls()
-        self._seen = Seen()
         self._first_waits = FirstWaits()
-        self._waits = Backlog(wire.CALL)
+        self._waits = HeldWaits()
         self._calls_ns: int | None = None
         self._settled_ns = 0
         self._told_ns = 0
@@ -116,7 +117,7 @@ class GpuCorrelator:
         if not len(held):
             return [event, *self._make_room()]
         waits = rows.take(held)
-        self._waits.add(waits, numbers.take(held), waits["end_ns"].astype(np.int64))
+        self._waits.add(waits, numbers.take(held))
         is_passed = np.ones(len(rows), np.bool_)
         is_passed[held] = False
         return [*_calls(rows.take(np.flatnonzero(is_passed))), *self._make_room()]
@@ -156,33 +157,18 @@ class GpuCorrelator:
         rows = event.rows
         if not len(rows):
             return [event]
-        self._track_unannounced(rows)
+        # Some come without a begin, or after their end.
+        for key in self._processes.unknown_among(rows):
+            self._track(key, FOREVER, FOREVER, end_ns=0)
         numbers = self._processes.numbers_of(rows)
         if (numbers < 0).any():
             places = np.flatnonzero(numbers >= 0)
             self._join.counts.refuse(len(rows) - len(places))
             rows, numbers = rows.take(places), numbers.take(places)
         self._join.add_records(rows, numbers, self._calls_ns)
-        self._note_last(rows, numbers)
-        return [event, *self._make_room()]
-
-    def _track_unannounced(self, rows: ExecutionArray) -> None:
-        """Processes of executions that come without a begin, or after their end."""
-        if not (self._processes.numbers_of(rows) < 0).any():
-            return
-        pairs = np.unique(rows[["tgid", "process_start_ns"]])
-        for tgid, start_ns in pairs.tolist():
-            key = ProcessKey(tgid, start_ns)
-            if key not in self._processes.tracked:
-                self._track(key, FOREVER, FOREVER, end_ns=0)
-
-    def _note_last(self, rows: ExecutionArray, numbers: Numbers) -> None:
         latest_ns = FOREVER if self._calls_ns is None else self._calls_ns + GIVE_UP_NS
-        for each in self._processes.tracked.values():
-            ends_ns = rows["end_ns"][numbers == each.number]
-            # A wrong time must not keep a process for ever.
-            last_ns = int(ends_ns[ends_ns <= latest_ns].max(initial=0))
-            each.last_ns = max(each.last_ns, last_ns)
+        self._processes.note_last(rows, numbers, latest_ns)
+        return [event, *self._make_room()]
 
     def _track(
         self, process: ProcessKey, begin_ns: int, complete_ns: int, end_ns: int = FOREVER
@@ -251,11 +237,7 @@ class GpuCorrelator:
     @_take.register
     def _(self, event: Targets) -> list[Event]:
         # A process that has ended, and is described anew, runs another program: what is held was the former's.
-        replaced = [
-            tracked
-            for tracked in (self._processes.tracked.get(t.process) for t in event.targets)
-            if tracked is not None and tracked.has_ended
-        ]
+        replaced = self._processes.ended_among(target.process for target in event.targets)
         if not replaced:
             return [event]
         last_ns = [max(t.last_ns, self._waits.last_ns(t.number)) for t in replaced]
@@ -274,9 +256,10 @@ class GpuCorrelator:
         step_ns = _BUSY_STEP_NS if self._join.is_busy else _STEP_NS
         if until_ns - self._settled_ns < step_ns and not self._is_over(until_ns):
             return self._make_room()
+        self._give_up(until_ns)
         events = self._settle(until_ns)
         for each in tuple(tracked):
-            if max(each.end_ns, each.last_ns) <= until_ns:
+            if each.is_over(until_ns):
                 events += self._leave(each)
         if not self._processes.tracked:
             events += self._settle(self._calls_ns)
@@ -285,16 +268,25 @@ class GpuCorrelator:
             self._join.history.clear()
         return events
 
+    def _give_up(self, until_ns: int) -> None:
+        """Processes whose executions until then are not here: whether their devices were idle is not known."""
+        for each in self._processes.tracked.values():
+            if each.complete_ns < until_ns:
+                begin_ns = max(each.complete_ns, self._settled_ns)
+                self._explainer.idleness.unknown.add(
+                    begin_ns, until_ns, Leaf.UNKNOWN_INCOMPLETE, each.key
+                )
+                self._waits.give_up(until_ns)
+
     def _is_over(self, until_ns: int) -> bool:
         """Whether no process goes on: then nothing needs to be held back."""
-        tracked = self._processes.tracked.values()
-        return all(max(each.end_ns, each.last_ns) <= until_ns for each in tracked)
+        return all(each.is_over(until_ns) for each in self._processes.tracked.values())
 
     def _make_room(self) -> list[Event]:
         """Decide the oldest where too much is waiting."""
         until_ns = self._join.overfull_until_ns()
-        if until_ns is None and self._waits.count > self._limits.launches:
-            until_ns = self._waits.middle_ns()
+        if until_ns is None:
+            until_ns = self._waits.overfull_until_ns(self._limits.launches)
         if until_ns is None:
             return []
         return self._settle(until_ns, is_forced=True)
@@ -304,24 +296,18 @@ class GpuCorrelator:
         return [e for cut in cuts_ns for e in self._settle_once(cut, is_forced=is_forced)]
 
     def _settle_once(self, until_ns: int, *, is_forced: bool) -> list[Event]:
-        settled = self._join.settle(until_ns, self._processes.complete_ns(), is_forced=is_forced)
-        waits = self._waits.take_rows(until_ns)
+        complete_ns = self._processes.complete_ns()
+        settled = self._join.settle(until_ns, complete_ns, is_forced=is_forced)
+        waits, untold = self._waits.due(until_ns, complete_ns)
         self._settled_ns = max(self._settled_ns, until_ns)
-        told = self._explainer.explain(settled, waits, self._begins())
+        told = self._explainer.explain(settled, waits, Begins(*self._processes.begins()))
         told.explained["flags"] |= np.uint8(CallFlag.ATTRIBUTED)
-        events: list[Event] = [*_calls(told.explained), *_calls(told.others)]
+        events = [e for rows in (told.explained, told.others, untold) for e in _calls(rows)]
         pairs = self._nodes.take_pairs()
         if pairs:
             events.append(StackPairs(pairs))
         events += _attributions(told.rows)
         return events + self._watermark(min(until_ns, self._calls_ns or 0))
-
-    def _begins(self) -> Begins:
-        tracked = self._processes.tracked.items()
-        return Begins(
-            {key: each.begin_ns for key, each in tracked},
-            {key: each.begin_ns for key, each in tracked if each.is_partial},
-        )
 
     def _watermark(self, time_ns: int) -> list[Event]:
         if time_ns <= self._told_ns or self._calls_ns is None:

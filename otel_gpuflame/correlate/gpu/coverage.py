@@ -21,7 +21,7 @@ UNKNOWN_INCOMPLETE. Rows may overlap, in any order."""
 
 
 class GapParts(NamedTuple):
-    """Parts of gaps, which make up all of each; `leaf` 0: the device was idle."""
+    """Parts of gaps, which make up all of each; `leaf` 0: the device was idle, and something ended that."""
 
     gap: Index
     start_ns: Times
@@ -29,15 +29,15 @@ class GapParts(NamedTuple):
     leaf: NDArray[np.uint8]
 
 
-def cut_gaps(gaps: Gaps, unknown: UnknownArray) -> GapParts:
+def cut_gaps(gaps: Gaps, unknown: UnknownArray, *, is_from_start: bool = False) -> GapParts:
     """Parts by what is known. Where both reasons hold, a process that was not captured is the reason.
 
-    Before the first execution something may have been running that was begun before. What follows the last one was
-    ended by nobody that we know.
+    Before the first execution something may have been running that was begun before, unless the programs were captured
+    from their start. What follows the last one was ended by nobody that we know.
     """
     whole = np.zeros(len(gaps.device), np.uint8)
-    whole[gaps.ended_by < 0] = Leaf.UNKNOWN_INCOMPLETE
-    whole[gaps.is_first] = Leaf.UNKNOWN_NOT_CAPTURED
+    whole[gaps.ended_by < 0] = Leaf.AFTER_LAST
+    whole[gaps.is_first] = Leaf.BEFORE_FIRST if is_from_start else Leaf.UNKNOWN_NOT_CAPTURED
     if not len(unknown):
         return GapParts(np.arange(len(whole)), gaps.start_ns, gaps.end_ns, whole)
     ends = (gaps.start_ns, gaps.end_ns)
@@ -58,6 +58,7 @@ def cut_gaps(gaps: Gaps, unknown: UnknownArray) -> GapParts:
     gap = np.cumsum((order < count).astype(np.intp)) - 1
     inside = np.flatnonzero((depth[:-1, 0] > 0) & (times[order[1:]] > times[order[:-1]]))
     leaf = whole[gap[inside]]
-    leaf[(depth[inside, 2] > 0) & (leaf == 0)] = Leaf.UNKNOWN_INCOMPLETE
+    is_broken = (depth[inside, 2] > 0) & (leaf != Leaf.UNKNOWN_NOT_CAPTURED)
+    leaf[is_broken] = Leaf.UNKNOWN_INCOMPLETE
     leaf[depth[inside, 1] > 0] = Leaf.UNKNOWN_NOT_CAPTURED
     return GapParts(gap[inside], times[order[inside]], times[order[inside + 1]], leaf)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from otel_gpuflame.correlate.gpu.backpressure import HeldBack, explain_backpress
 from otel_gpuflame.correlate.gpu.gpu_time import explain_time
 from otel_gpuflame.correlate.gpu.graph_nodes import GraphNodes
 from otel_gpuflame.correlate.gpu.history import History
-from otel_gpuflame.correlate.gpu.idleness import Idleness
+from otel_gpuflame.correlate.gpu.idleness import Begins, Idleness
 from otel_gpuflame.correlate.gpu.join import Settled
 from otel_gpuflame.correlate.gpu.legacy import find_defaults, remember
 from otel_gpuflame.correlate.gpu.marks import find_marks, keep_marks
@@ -22,6 +21,7 @@ from otel_gpuflame.correlate.gpu.pressure import Pressure
 from otel_gpuflame.correlate.gpu.queue import explain_queue, follows_unseen
 from otel_gpuflame.correlate.gpu.rows import JoinedArray, concatenate
 from otel_gpuflame.correlate.gpu.scopes import ScopeCounts, find_scopes
+from otel_gpuflame.correlate.gpu.seen import Seen
 from otel_gpuflame.correlate.gpu.timeline import busy_intervals
 from otel_gpuflame.correlate.gpu.waits import explain_waits
 from otel_gpuflame.correlate.gpu.work import arrange
@@ -46,20 +46,18 @@ class Explanation:
     others: CallArray
 
 
-class Begins(NamedTuple):
-    """Since when processes are captured: all, and those that had given their devices work before."""
-
-    all_ns: Mapping[ProcessKey, int]
-    partial_ns: Mapping[ProcessKey, int]
-
-
 class Explainer:
     """Knows the streams of all processes, and which events stand for what."""
 
     def __init__(
-        self, history: History, uncertain: Counter[str], nodes: GraphNodes | None = None
+        self,
+        history: History,
+        uncertain: Counter[str],
+        nodes: GraphNodes | None = None,
+        seen: Seen | None = None,
     ) -> None:
         self._history = history
+        self._seen = seen or Seen()
         self._nodes = nodes or GraphNodes()
         self._uncertain = uncertain
         self.idleness = Idleness()
@@ -84,7 +82,7 @@ class Explainer:
         parts = [
             self._nodes.refine(explain_time(rows), rows) for rows in (executions, settled.late)
         ]
-        idle = self.idleness.tell(executions, begins.all_ns, settled.until_ns, settled.open_ns)
+        idle = self.idleness.tell(executions, begins, settled.until_ns, settled.open_ns)
         parts += [_not_before(rows, settled.since_ns) for rows in idle]
         is_known = waits["start_ns"] >= self._history.begin_ns
         explained = waits.take(np.flatnonzero(is_known))
@@ -97,11 +95,17 @@ class Explainer:
         defaults = find_defaults(work, self._table)
         self._table = remember(self._table, work, defaults)
         marks = find_marks(self._marks_until(settled.until_ns), work, self._table)
-        scopes = find_scopes(explained, work, self._table, defaults, marks)
-        parts.append(explain_waits(explained, work, scopes))
-        pressure = explain_backpressure(held_back, launches, work, self._table)
-        parts.append(_not_before(pressure.rows, settled.since_ns))
-        self._count(scopes.counts, pressure)
+        if len(explained):
+            scopes = find_scopes(explained, work, self._table, defaults, marks)
+            sampled = self._seen.sampled_waits(explained)
+            parts.append(explain_waits(explained, work, scopes, sampled))
+            self._count_scopes(scopes.counts)
+        if len(held_back):
+            pressure = explain_backpressure(held_back, launches, work, self._table)
+            parts.append(_not_before(pressure.rows, settled.since_ns))
+            self._count_pressure(pressure)
+        if self._table.forgotten:
+            self._uncertain["streams forgotten"] = self._table.forgotten
         if len(executions):
             is_new = work.rows["end_ns"] > settled.since_ns
             if begins.partial_ns:
@@ -109,19 +113,23 @@ class Explainer:
             parts.append(explain_queue(work, busy_intervals(work.rows), marks, is_new).rows)
         return Explanation(parts, explained, others)
 
-    def _count(self, scopes: ScopeCounts, pressure: HeldBack) -> None:
+    def _count_scopes(self, scopes: ScopeCounts) -> None:
         for reason, count in (
             ("waits for streams of which nothing is known", scopes.unknown_stream),
             ("waits for events that were recorded out of sight", scopes.unknown_event),
             ("waits of threads in one of several contexts", scopes.unknown_context),
             ("streams that a wait seemed to wait for and cannot have", scopes.refuted),
+        ):
+            if count:
+                self._uncertain[reason] += count
+
+    def _count_pressure(self, pressure: HeldBack) -> None:
+        for reason, count in (
             ("times of a full queue inside launches of several threads", pressure.ambiguous),
             ("times of a full queue inside no launch", pressure.without_launch),
         ):
             if count:
                 self._uncertain[reason] += count
-        if self._table.forgotten:
-            self._uncertain["streams forgotten"] = self._table.forgotten
 
     def leave(self, process: ProcessKey, end_ns: int, told_ns: int) -> list[AttributionArray]:
         """A process is no longer captured, or runs another program: what is left to say of it."""

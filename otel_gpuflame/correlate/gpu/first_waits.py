@@ -12,6 +12,7 @@ from otel_gpuflame.correlate.gpu.match import Mask, Positions, Times
 from otel_gpuflame.correlate.gpu.processes import FOREVER, Processes
 from otel_gpuflame.correlate.waits import find_waits
 from otel_gpuflame.events.records import CallArray
+from otel_gpuflame.events.wire import CallFlag
 
 _OF_CALL: Final = ("tid", "api", "stream", "object")
 """What a wait is for, as far as its arguments say; the context is the thread's."""
@@ -60,7 +61,10 @@ def waits_inside(
 
     `numbers` (n,): of each row's process, -1 where it is not tracked.
     """
-    waits = np.flatnonzero((numbers >= 0) & (find_waits(rows).duration_ns > 0))
+    waits = np.flatnonzero((numbers >= 0) & ((rows["flags"] & CallFlag.RETURNED) != 0))
+    if not len(waits):
+        return waits
+    waits = waits[find_waits(rows.take(waits)).duration_ns > 0]
     begin_ns, end_ns = processes.intervals()
     number = numbers[waits]
     starts_ns, ends_ns = (rows[name][waits].astype(np.int64) for name in ("start_ns", "end_ns"))

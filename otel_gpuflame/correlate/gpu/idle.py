@@ -12,7 +12,7 @@ from otel_gpuflame.correlate.gpu.attribute import Part, attributions, part
 from otel_gpuflame.correlate.gpu.coverage import GapParts, UnknownArray, cut_gaps
 from otel_gpuflame.correlate.gpu.keys import Index, sum_by
 from otel_gpuflame.correlate.gpu.rows import JoinedArray
-from otel_gpuflame.correlate.gpu.samples import NOTHING, Carried, told_by_samples
+from otel_gpuflame.correlate.gpu.samples import NOTHING, Carried, gaps_told, told_by_samples
 from otel_gpuflame.correlate.gpu.spans import Spans, idle_spans
 from otel_gpuflame.correlate.gpu.timeline import Gaps
 from otel_gpuflame.events.attributions import ATTRIBUTION, AttributionArray, Leaf, Measure
@@ -22,7 +22,7 @@ from otel_gpuflame.events.wire import Kind
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Rows of `ATTRIBUTION`. Σ `idle_ns` + Σ `unknown_ns` is that of the gaps."""
+    """Rows of `ATTRIBUTION`. Σ `idle_ns` + Σ `unknown_ns`, which has that of both edges, is that of the gaps."""
 
     rows: AttributionArray
     idle_ns: int
@@ -37,15 +37,17 @@ def explain_idle(
     calls: CallArray,
     unknown: UnknownArray,
     carried: Carried = NOTHING,
+    *,
+    is_from_start: bool = False,
 ) -> Idle:
     """`gpu_idle` of `gaps`, by what the thread that ended each did during it.
 
     `calls`: samples, times off the CPU and calls with a duration, of all threads, in any order; others do no harm.
     Times off the CPU and in driver calls are exact. The rest is spread over the thread's CPU samples during its gaps
     on that device (`told_by_samples`); what is then left stands under the launch that ended the gap.
-    `carried`: what the gaps before these left over.
+    `carried`: what the gaps before these left over. `is_from_start`: nothing ran before the first execution.
     """
-    parts = cut_gaps(gaps, unknown)
+    parts = cut_gaps(gaps, unknown, is_from_start=is_from_start)
     known = np.flatnonzero(parts.leaf == 0)
     unsure = np.flatnonzero(parts.leaf)
     lost_ns = (parts.end_ns - parts.start_ns)[unsure].astype(np.int64)
@@ -86,5 +88,6 @@ def _active(
         measure=Measure.GPU_IDLE,
         leaf=np.where(is_off, Leaf.OFF_CPU, Leaf.DRIVER_CALL),
         leaf_api=np.where(is_off, 0, calls["api"][row]),
+        gaps=gaps_told(value_ns, spans, owner),
         device=spans.device[owner],
     )

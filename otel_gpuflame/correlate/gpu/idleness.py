@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from otel_gpuflame.correlate.gpu.idle import explain_idle
+from otel_gpuflame.correlate.gpu.keys import Index, Times
 from otel_gpuflame.correlate.gpu.processes import FOREVER
 from otel_gpuflame.correlate.gpu.rows import JOINED, JoinedArray, concatenate
 from otel_gpuflame.correlate.gpu.samples import NOTHING, Carried
-from otel_gpuflame.correlate.gpu.timeline import busy_intervals, find_gaps
+from otel_gpuflame.correlate.gpu.timeline import busy_on, find_gaps
 from otel_gpuflame.correlate.gpu.unknown import Unknown
 from otel_gpuflame.events import wire
 from otel_gpuflame.events.attributions import AttributionArray
@@ -28,16 +29,21 @@ from otel_gpuflame.events.wire import CallFlag, Kind
 _MAX_CALLS: Final = 1 << 18
 """38 MB of what threads did in gaps that have not ended. Of a longer gap the beginning stands under no sample."""
 _NONE: Final = np.empty(0, JOINED)
-_TIMES: Final[np.dtype[Any]] = np.dtype(
-    [("start_ns", "<u8"), ("end_ns", "<u8"), ("place", "<i8"), ("device", "<u4")]
-)
+
+
+class Begins(NamedTuple):
+    """Since when processes are captured: all, and those that had given their devices work before."""
+
+    all_ns: Mapping[ProcessKey, int]
+    partial_ns: Mapping[ProcessKey, int]
 
 
 @dataclass(slots=True)
 class _Device:
     """`told_ns`: everything before has been told. `rows`: executions that reach beyond it, and the one before.
 
-    `users`: processes that use it, and are captured; `all_users`: those that did so before too.
+    `users`: processes that use it, and are captured; `all_users`: those that did so before too. `is_from_start`: the
+    first of them gave it nothing to do before they were captured.
     """
 
     told_ns: int
@@ -45,6 +51,7 @@ class _Device:
     carried: Carried = NOTHING
     users: set[ProcessKey] = field(default_factory=set)
     all_users: set[ProcessKey] = field(default_factory=set)
+    is_from_start: bool = True
 
 
 class _Executions:
@@ -56,12 +63,24 @@ class _Executions:
             np.concatenate((kept[name], new[name])) for name in ("start_ns", "end_ns")
         )
 
-    def times(self) -> NDArray[np.void]:
-        """Their times and places, by time."""
-        times = np.zeros(len(self._starts_ns), _TIMES)
-        times["start_ns"], times["end_ns"] = self._starts_ns, self._ends_ns
-        times["place"] = np.arange(len(times))
-        return times.take(np.lexsort((self._ends_ns, self._starts_ns)))
+    def times(self, until_ns: int) -> tuple[Times, Times, Index]:
+        """Starts, ends and places, by time, of those that had begun by `until_ns`."""
+        starts, ends = self._starts_ns, self._ends_ns
+        places = np.arange(len(starts))
+        in_order = starts[1:] > starts[:-1]
+        if not in_order.all():
+            places = np.lexsort((ends, starts))
+            starts, ends = starts[places], ends[places]
+        past = int(np.searchsorted(starts, np.uint64(max(until_ns, 0)), "right"))
+        return starts[:past], ends[:past], places[:past]
+
+    def with_places(self, places: Index) -> tuple[JoinedArray, Index]:
+        """Rows in which those at some places are found, and where."""
+        first = len(self._kept)
+        if not (places < first).any():
+            # Rows are long, and nearly all are new: nothing is copied.
+            return self._new, places - first
+        return self.take(places), np.arange(len(places))
 
     def take(self, places: NDArray[np.intp]) -> JoinedArray:
         """Those at some places, in this order."""
@@ -98,22 +117,21 @@ class Idleness:
     def tell(
         self,
         executions: JoinedArray,
-        begins_ns: Mapping[ProcessKey, int],
+        begins: Begins,
         until_ns: int,
         open_ns: Mapping[int, int],
     ) -> list[AttributionArray]:
         """Idle times of gaps that ended by `until_ns`. `executions` are new, and ended by then.
 
-        `begins_ns`: since when each process is captured. `open_ns`: when the earliest execution began that ended later,
-        by device.
+        `open_ns`: when the earliest execution began that ended later, by device.
         """
-        self._note_users(executions, begins_ns)
+        self._note_users(executions, begins)
         told = []
         for number, device in self._devices.items():
             first, past = np.searchsorted(executions["device"], (number, number + 1))
             until = min(until_ns, open_ns.get(number, FOREVER))
             told.append(self._tell(number, device, executions[first:past], until))
-        self._tidy()
+        self._tidy(until_ns)
         return told
 
     def leave(self, process: ProcessKey, end_ns: int) -> list[AttributionArray]:
@@ -124,10 +142,10 @@ class Idleness:
             if not device.users:
                 told.append(self._tell(number, device, _NONE, end_ns, is_last=True))
                 del self._devices[number]
-        self._tidy()
+        self._tidy(end_ns)
         return told
 
-    def _note_users(self, executions: JoinedArray, begins_ns: Mapping[ProcessKey, int]) -> None:
+    def _note_users(self, executions: JoinedArray, begins: Begins) -> None:
         """Who uses what: told by the first of neighbours that say the same."""
         names = ("device", "tgid", "process_start_ns")
         is_new = np.ones(len(executions), np.bool_)
@@ -137,9 +155,10 @@ class Idleness:
         pairs = {tuple(row) for row in executions[list(names)][is_new].tolist()}
         for number, tgid, start_ns in sorted(pairs):
             process = ProcessKey(tgid, start_ns)
-            begin_ns = begins_ns.get(process, FOREVER)
+            begin_ns = begins.all_ns.get(process, FOREVER)
             if number != NO_DEVICE and begin_ns != FOREVER:
                 device = self._devices.setdefault(number, _Device(begin_ns))
+                device.is_from_start &= process not in begins.partial_ns
                 device.users.add(process)
                 device.all_users.add(process)
 
@@ -153,29 +172,30 @@ class Idleness:
         is_last: bool = False,
     ) -> AttributionArray:
         rows = _Executions(device.rows, executions)
-        times = rows.times()
-        times["device"] = number
-        times = times[times["start_ns"] <= until_ns]
-        last_ns = int(times["end_ns"].max(initial=0))
+        starts, ends, at = rows.times(until_ns)
+        last_ns = int(ends.max(initial=0))
         if not is_last:
             # The gap after the last execution has not ended.
             until_ns = min(until_ns, last_ns)
         begin_ns = device.told_ns
         until_ns = max(until_ns, begin_ns)
         devices = np.array([number], np.uint32)
-        gaps, _ = find_gaps(busy_intervals(times), devices, begin_ns, until_ns)
+        gaps, _ = find_gaps(busy_on(number, starts, ends), devices, begin_ns, until_ns)
         device.told_ns = until_ns
         device.rows = rows.beyond(until_ns, last_ns)
         # Only those that ended a gap matter from here on.
         has_ended = gaps.ended_by >= 0
-        enders = rows.take(times["place"][gaps.ended_by[has_ended]])
-        places = np.where(has_ended, np.cumsum(has_ended) - 1, -1)
+        enders, found = rows.with_places(at[gaps.ended_by[has_ended]])
+        places = np.full(len(has_ended), -1, np.intp)
+        places[has_ended] = found
         calls = self._calls_in(begin_ns, until_ns)
         unknown = self.unknown.on(number, device.all_users)
         gaps = replace(gaps, ended_by=places)
-        found = explain_idle(gaps, enders, calls, unknown, device.carried)
-        device.carried = found.carried
-        return found.rows
+        told = explain_idle(
+            gaps, enders, calls, unknown, device.carried, is_from_start=device.is_from_start
+        )
+        device.carried = told.carried
+        return told.rows
 
     def _calls_in(self, begin_ns: int, end_ns: int) -> CallArray:
         self._calls = [concatenate(self._calls, wire.CALL)]
@@ -183,12 +203,12 @@ class Idleness:
         inside = np.maximum(rows["start_ns"], rows["end_ns"]) >= begin_ns
         return rows.take(np.flatnonzero(inside & (rows["start_ns"] < end_ns)))
 
-    def _tidy(self) -> None:
-        """Let go of what lies before all that has not been told."""
-        if not self._devices:
-            self._calls = []
-            return
-        told_ns = min(device.told_ns for device in self._devices.values())
+    def _tidy(self, until_ns: int) -> None:
+        """Let go of what lies before all that has not been told.
+
+        Before the first execution on a device nothing is told by calls; those after `until_ns` may follow one.
+        """
+        told_ns = min((each.told_ns for each in self._devices.values()), default=until_ns)
         rows = concatenate(self._calls, wire.CALL)
         is_kept = np.maximum(rows["start_ns"], rows["end_ns"]) > told_ns
         self._calls = [rows.take(np.flatnonzero(is_kept)[-_MAX_CALLS:])]

@@ -91,10 +91,11 @@ class Join:
         self._launches = no_launches()
         self._kept_calls = np.empty(0, wire.CALL)
         """Of `_launches`."""
-        self._last_calls = Calls(
+        self._open_calls = Calls(
             np.empty(0, wire.CALL), np.empty(0, np.int32), np.empty(0, np.bool_)
         )
-        """The last of each thread: its record may come later, and what comes later is not of one before."""
+        """The last of each thread: its record may come later, and what comes later is not of one before. And all of
+        launches whose executions are not complete, of a device that is seconds behind its program."""
         self._until_ns = 0
 
     def add_calls(self, rows: CallArray, numbers: Numbers) -> None:
@@ -134,7 +135,7 @@ class Join:
         `is_forced`: what has no partner yet is evicted.
         """
         self.counts.forced += is_forced
-        launches, calls = self._claim(until_ns)
+        launches, calls = self._claim(until_ns, complete_ns)
         due = in_order(self._executions.take(until_ns), self.history, self._until_ns)
         self.counts.pending = self._executions.count
         if due.duplicates:
@@ -173,14 +174,14 @@ class Join:
             self.counts.dropped["process_gone"] += gone
         self.counts.pending = self._executions.count
         self._keep(self._launches, self._kept_calls, self._launches.number != number)
-        last = self._last_calls
-        self._last_calls = take(last, np.flatnonzero(last.number != number))
+        last = self._open_calls
+        self._open_calls = take(last, np.flatnonzero(last.number != number))
 
     @property
     def waiting(self) -> dict[str, int]:
         """Rows that are kept: calls, records, launches of which executions may come, executions, and past ones."""
         return {
-            "calls": self._calls.count + len(self._last_calls.rows) + len(self._kept_calls),
+            "calls": self._calls.count + len(self._open_calls.rows) + len(self._kept_calls),
             "records": self._records.count + len(self._launches),
             "executions": self._executions.count,
             "history": len(self.history),
@@ -223,22 +224,30 @@ class Join:
         self._executions.add(rows, numbers, ends.astype(np.int64), id_keys(rows, numbers))
         self.counts.pending = self._executions.count
 
-    def _claim(self, until_ns: int) -> tuple[Launches, CallArray]:
+    def _claim(self, until_ns: int, complete_ns: NDArray[np.int64]) -> tuple[Launches, CallArray]:
         """Launches that had begun by `until_ns`, and all calls that their `call` may be one of."""
         records, parts = self._records.take(until_ns), self._calls.take(until_ns)
         launches = self._launches.followed_by(
             concatenate([part.rows for part in records], RECORDED), numbers_of(records)
         )
-        before, kept = self._last_calls, self._kept_calls
+        before, kept = self._open_calls, self._kept_calls
         pool = concatenate([kept, before.rows, *(part.rows for part in parts)], wire.CALL)
         numbers = np.concatenate((before.number, numbers_of(parts)))
         kinds = pool["kind"][len(kept) + len(before.free) :]
         free = np.concatenate((before.free, IS_SUBMISSION[kinds]))
         calls = Calls(pool[len(kept) :], numbers, free)
         starts_ns = np.concatenate((before.rows["start_ns"].astype(np.int64), due_of(parts)))
-        last = claim_calls(launches, calls, starts_ns, len(kept))
-        self._last_calls = take(calls, last)
-        free[last] = False
+        stays = starts_ns >= complete_ns[numbers]
+        stays[claim_calls(launches, calls, starts_ns, len(kept))] = True
+        places = np.flatnonzero(stays)
+        if len(places) > self._limits.launches:
+            newest = np.argsort(starts_ns[places], kind="stable")[-self._limits.launches :]
+            kept_places = places[np.sort(newest)]
+            gone = np.setdiff1d(places, kept_places, assume_unique=True)
+            self.counts.launches_evicted += int(np.count_nonzero(free[gone]))
+            places = kept_places
+        self._open_calls = take(calls, places)
+        free[places] = False
         self.counts.launches_without_record += int(np.count_nonzero(free))
         return launches, pool
 
@@ -284,8 +293,9 @@ def _long_launches(launches: Launches, calls: CallArray, others: ExecutionArray)
     if not len(full):
         return calls[:0]
     returned_ns = np.zeros(len(calls), np.int64)
-    has_call = np.flatnonzero(launches.call >= 0)
-    returned_ns[launches.call[has_call]] = launches.end_ns[has_call]
+    # A record without a length, as those found by order have, says nothing of the return.
+    has_return = np.flatnonzero((launches.call >= 0) & (launches.end_ns > launches.begin_ns))
+    returned_ns[launches.call[has_return]] = launches.end_ns[has_return]
     return long_launches(calls, returned_ns, int((full["end_ns"] - full["start_ns"]).min()))
 
 

@@ -154,7 +154,10 @@ def joined(
         block = slice(begin, begin + _BLOCK)
         words[block, :_EXECUTION_WORDS] = of_rows[block]
         words[block, _EXECUTION_WORDS:] = of_calls.take(call[block], axis=0, mode="clip")
-        words[begin + np.flatnonzero(missing[block]), _EXECUTION_WORDS:] = 0
+        alone = begin + np.flatnonzero(missing[block])
+        words[alone, _EXECUTION_WORDS:] = 0
+        for name in ("tgid", "process_start_ns"):
+            result[name][alone] = rows[name][alone]
         result["launch_end_ns"][block] = end_ns[block]
         result["no_launch"][block] = reasons[block]
     return result, reasons

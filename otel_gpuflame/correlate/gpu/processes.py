@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,6 +34,10 @@ class Tracked:
     """It gave its devices work that nobody has seen, before `begin_ns`."""
     has_ended: bool = False
     """No further call of it, or of the program that it ran, will come."""
+
+    def is_over(self, until_ns: int) -> bool:
+        """Whether all of it lies before a time."""
+        return max(self.end_ns, self.last_ns) <= until_ns
 
 
 @dataclass(slots=True)
@@ -88,9 +93,33 @@ class Processes:
             numbers[same] = self._numbers[place][same]
         return numbers
 
+    def unknown_among(self, rows: NDArray[np.void]) -> list[ProcessKey]:
+        """Whose rows these are, of those that are not tracked."""
+        if not (self.numbers_of(rows) < 0).any():
+            return []
+        pairs = np.unique(rows[["tgid", "process_start_ns"]]).tolist()
+        return [key for key in (ProcessKey(*pair) for pair in pairs) if key not in self.tracked]
+
+    def ended_among(self, keys: Iterable[ProcessKey]) -> list[Tracked]:
+        """Those of the tracked ones that have ended."""
+        found = (self.tracked.get(key) for key in keys)
+        return [each for each in found if each is not None and each.has_ended]
+
+    def note_last(self, rows: NDArray[np.void], numbers: NDArray[np.int32], until_ns: int) -> None:
+        """Executions of these processes were delivered. A wrong time, after `until_ns`, must not keep one for ever."""
+        for each in self.tracked.values():
+            ends_ns = rows["end_ns"][numbers == each.number]
+            last_ns = int(ends_ns[ends_ns <= until_ns].max(initial=0))
+            each.last_ns = max(each.last_ns, last_ns)
+
+    def begins(self) -> tuple[dict[ProcessKey, int], dict[ProcessKey, int]]:
+        """Since when each is tracked: all, and those that are partial."""
+        begins_ns = {key: each.begin_ns for key, each in self.tracked.items()}
+        return begins_ns, {key: begins_ns[key] for key, t in self.tracked.items() if t.is_partial}
+
     def complete_ns(self) -> NDArray[np.int64]:
-        """`Tracked.complete_ns` by number."""
-        complete = np.full(1 + max((t.number for t in self.tracked.values()), default=0), FOREVER)
+        """`Tracked.complete_ns` by number. Nothing more comes of those that were let go, of whom waits may be held."""
+        complete = np.full(len(self.tracked) + len(self._free), FOREVER)
         for each in self.tracked.values():
             complete[each.number] = each.complete_ns
         return complete

@@ -69,7 +69,7 @@ def explain_queue(
         measure=Measure.GPU_QUEUE,
         # Windows close by when executions end: what is told at the start of a long one would be late.
         time_ns=work.rows["end_ns"][row],
-        sampled_ns=asked_ns(work.rows)[row],
+        sampled_ns=asked_ns(work.rows, row),
         **what_ran(work.rows, row),
     )
     without_launch = work.rows["no_launch"] != NoLaunch.NONE
@@ -87,7 +87,7 @@ def follows_unseen(work: Work, begins_ns: Mapping[ProcessKey, int]) -> NDArray[n
     for place, (tgid, start_ns) in enumerate(work.lanes[["tgid", "process_start_ns"]].tolist()):
         begin_of_lane[place] = begins_ns.get(ProcessKey(tgid, start_ns), 0)
     begin = begin_of_lane[work.lane]
-    asked = asked_ns(work.rows)[work.row]
+    asked = asked_ns(work.rows, work.row)
     before = np.maximum(np.arange(len(asked)) - 1, 0)
     has_before = (before < np.arange(len(asked))) & (work.lane[before] == work.lane)
     is_unseen = ~has_before | (asked[before] < begin)
@@ -102,12 +102,14 @@ def _queues(work: Work) -> NDArray[np.bool_]:
     """Whether each is the first that its launch had to do."""
     rows = work.rows
     queues: NDArray[np.bool_] = (rows["no_launch"] == NoLaunch.NONE)[work.row]
-    same = work.lane[1:] == work.lane[:-1]
-    for name in _LAUNCH:
-        column = rows[name][work.row]
-        same &= column[1:] == column[:-1]
+    launched = rows["launch_start_ns"][work.row]
     # What one call asked for follows one another, except where branches of graphs share a stream.
-    queues[1:] &= ~same
+    again = np.flatnonzero((work.lane[1:] == work.lane[:-1]) & (launched[1:] == launched[:-1])) + 1
+    mine, before = work.row[again], work.row[again - 1]
+    same = np.ones(len(again), np.bool_)
+    for name in _LAUNCH:
+        same &= rows[name][mine] == rows[name][before]
+    queues[again[same]] = False
     nodes = np.flatnonzero(queues & (rows["launch_kind"] == Kind.GRAPH_LAUNCH)[work.row])
     if len(nodes):
         launch, _ = codes_of(*(rows[name][work.row[nodes]] for name in _LAUNCH))

@@ -32,6 +32,9 @@ _RENAMED: Final = {
     "launch_start_ns": "start_ns",
     "launch_end_ns": "end_ns",
     "launch_kind": "kind",
+    # The same as of the execution; beside the rest of what attributions take over.
+    "tgid": "tgid",
+    "process_start_ns": "process_start_ns",
 }
 
 
@@ -69,6 +72,11 @@ Arrays of it are sorted by device, then start. Every row has start_ns <= end_ns;
 
 def by_device(rows: JoinedArray) -> JoinedArray:
     """`rows` in the order in which they are handed on: by device, start, end."""
+    device, start, end = rows["device"], rows["start_ns"], rows["end_ns"]
+    later = (start[1:] > start[:-1]) | ((start[1:] == start[:-1]) & (end[1:] >= end[:-1]))
+    if bool(((device[1:] > device[:-1]) | ((device[1:] == device[:-1]) & later)).all()):
+        # Streams that take turns: parts one after the other are in order, and rows are long.
+        return rows
     return rows.take(np.lexsort((rows["end_ns"], rows["start_ns"], rows["device"])))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ SAMPLE_MAX_NS: Final = 2 * 1_000_000_000 // CPU_SAMPLES_HZ
 _CARRIED_FOR_NS: Final = np.uint64(1_000_000_000)
 """Steps of 10 ms meet samples every 10.1 ms at the same place for 0.1 s, and come round to it after 1 s."""
 _MAX_CARRIED: Final = 1 << 14
+_MAX_GAPS: Final = 10_000.0
+"""Of a column of 16 bits. A sample stands for 20 ms: gaps would be of 2 µs, which only few samples meet."""
 
 
 class Carried(NamedTuple):
@@ -75,6 +77,12 @@ def told_by_samples(
     return [told, used, rest], _kept(fresh, still, last_ns)
 
 
+def gaps_told(value_ns: NDArray[np.int64], spans: Spans, span: Index) -> NDArray[np.float64]:
+    """Of how many gaps as long as `span` so much is all there was."""
+    length_ns = (spans.end_ns[span] - spans.start_ns[span]).astype(np.int64)
+    return np.minimum(value_ns / np.maximum(length_ns, 1), _MAX_GAPS)
+
+
 def _by_fresh(spans: Spans, pools: _Pools, did: Did) -> tuple[Part, Carried, NDArray[np.int64]]:
     """Rows for samples in the spans themselves, what is left of these, and of each pool."""
     row = np.flatnonzero(did.calls["kind"] == Kind.CPU_SAMPLE)
@@ -86,7 +94,14 @@ def _by_fresh(spans: Spans, pools: _Pools, did: Did) -> tuple[Part, Carried, NDA
     told_ns = np.minimum(pools.left_ns, sum_by(pool, ones, len(pools.first)) * SAMPLE_MAX_NS)
     each = split_exactly(told_ns, pool, ones)
     told = np.flatnonzero(each)
-    rows = _on_cpu(did.calls, row[told], at_ns[row[told]], each[told], pools.device[pool[told]])
+    rows = _on_cpu(
+        did.calls,
+        row[told],
+        time_ns=at_ns[row[told]],
+        value_ns=each[told],
+        device=pools.device[pool[told]],
+        gaps=gaps_told(each[told], spans, span[told]),
+    )
     carried = Carried(did.calls.take(row), pools.device[pool], SAMPLE_MAX_NS - each)
     return rows, carried, pools.left_ns - told_ns
 
@@ -110,8 +125,15 @@ def _by_carried(
     told_ns = np.minimum(pools.left_ns, sum_by(pool, may_ns, len(pools.first)))
     each = split_exactly(told_ns, pool, may_ns)
     told = np.flatnonzero(each)
-    begin_ns = spans.start_ns[pools.first[pool[told]]]
-    rows = _on_cpu(carried.calls, row[told], begin_ns, each[told], carried.device[row[told]])
+    first = pools.first[pool[told]]
+    rows = _on_cpu(
+        carried.calls,
+        row[told],
+        time_ns=spans.start_ns[first],
+        value_ns=each[told],
+        device=carried.device[row[told]],
+        gaps=gaps_told(each[told], spans, first),
+    )
     left_ns = carried.left_ns.copy()
     left_ns[row] -= each
     return rows, carried._replace(left_ns=left_ns), pools.left_ns - told_ns
@@ -143,22 +165,8 @@ def _by_launch(
     )
 
 
-def _on_cpu(
-    calls: CallArray,
-    row: Index,
-    time_ns: Times,
-    value_ns: NDArray[np.int64],
-    device: NDArray[np.uint32],
-) -> Part:
-    return part(
-        calls,
-        row,
-        time_ns=time_ns,
-        value_ns=value_ns,
-        measure=Measure.GPU_IDLE,
-        leaf=Leaf.ON_CPU,
-        device=device,
-    )
+def _on_cpu(calls: CallArray, row: Index, **columns: Any) -> Part:
+    return part(calls, row, measure=Measure.GPU_IDLE, leaf=Leaf.ON_CPU, **columns)
 
 
 def _kept(fresh: Carried, before: Carried, last_ns: np.uint64) -> Carried:

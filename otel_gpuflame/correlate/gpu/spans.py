@@ -9,7 +9,14 @@ from numpy.typing import NDArray
 
 from otel_gpuflame.correlate.gpu.activities import Activities, find_activities
 from otel_gpuflame.correlate.gpu.coverage import GapParts
-from otel_gpuflame.correlate.gpu.keys import Codes, Index, Times, codes_of, shared_codes
+from otel_gpuflame.correlate.gpu.keys import (
+    Codes,
+    Index,
+    Times,
+    codes_of,
+    shared_codes,
+    stable_order,
+)
 from otel_gpuflame.correlate.gpu.rows import JoinedArray
 from otel_gpuflame.correlate.gpu.timeline import Gaps
 from otel_gpuflame.events.attributions import NoLaunch
@@ -54,7 +61,7 @@ def idle_spans(
     thread = np.where(has_launch, thread, count)
     pool, _ = codes_of(thread, device)
     # By pool and time: gaps of one device come in order of time.
-    order = np.argsort(pool, kind="stable")
+    order = stable_order(pool)
     spans = Spans(
         device[order],
         parts.start_ns[known][order],

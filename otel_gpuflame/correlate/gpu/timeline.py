@@ -37,12 +37,28 @@ class Gaps:
 
 def busy_intervals(rows: JoinedArray) -> Busy:
     """From `rows`, sorted by device and start."""
-    device, start = rows["device"], rows["start_ns"]
-    reach = running_max(device.astype(np.int64), rows["end_ns"]) if len(rows) else start
+    device, start, end = (rows[name].copy() for name in ("device", "start_ns", "end_ns"))
+    if len(rows) and device[0] == device[-1]:
+        return busy_on(int(device[0]), start, end)
+    reach = running_max(device.astype(np.int64), end)
     begins = np.ones(len(rows), np.bool_)
     begins[1:] = (device[1:] != device[:-1]) | (start[1:] > reach[:-1])
+    return _busy(device, start, reach, begins)
+
+
+def busy_on(device: int, start_ns: Times, end_ns: Times) -> Busy:
+    """The same of one device, from executions in the order of their start."""
+    reach = np.maximum.accumulate(end_ns)
+    begins = np.ones(len(start_ns), np.bool_)
+    begins[1:] = start_ns[1:] > reach[:-1]
+    return _busy(np.broadcast_to(np.uint32(device), len(start_ns)), start_ns, reach, begins)
+
+
+def _busy(
+    device: NDArray[np.uint32], start: Times, reach: Times, begins: NDArray[np.bool_]
+) -> Busy:
     first = np.flatnonzero(begins)
-    last = np.append(first[1:], len(rows))[: len(first)] - 1
+    last = np.append(first[1:], len(start))[: len(first)] - 1
     return Busy(device[first], start[first], reach[last], first)
 
 
@@ -61,8 +77,9 @@ def find_gaps(
     gap_code = np.concatenate([order, code])
     gap_start = np.concatenate([np.full(count, start_ns, np.uint64), busy.end_ns[own]])
     place = np.concatenate([np.full(count, -1), np.arange(len(own))])
-    order = np.lexsort((place, gap_code))
-    gap_code, gap_start, place = gap_code[order], gap_start[order], place[order]
+    if count > 1:
+        order = np.lexsort((place, gap_code))
+        gap_code, gap_start, place = gap_code[order], gap_start[order], place[order]
     is_first = place < 0
     following = np.searchsorted(code, gap_code)
     following = np.where(is_first, following, place + 1)

@@ -60,8 +60,14 @@ def running_pieces(
     return Pieces(interval[real], work.row[place[real]], begin[real], until[real]), last
 
 
-def explain_waits(waits: CallArray, work: Work, scopes: Scopes) -> AttributionArray:
-    """Attributions of `waits`, calls that waited (`correlate.waits.find_waits`). Σ of each is its duration."""
+def explain_waits(
+    waits: CallArray, work: Work, scopes: Scopes, sampled: NDArray[np.bool_]
+) -> AttributionArray:
+    """Attributions of `waits`, calls that waited (`correlate.waits.find_waits`). Σ of each is its duration.
+
+    `sampled`: which of them are seen because they began in a window.
+    """
+    sampled_ns = np.where(sampled, waits["start_ns"], 0)
     mode = find_waits(waits).mode
     start, end = waits["start_ns"], waits["end_ns"]
     pieces, last = running_pieces(start, end, scopes.pairs, work)
@@ -71,14 +77,16 @@ def explain_waits(waits: CallArray, work: Work, scopes: Scopes) -> AttributionAr
     after = (end - last).astype(np.int64)
     return attributions(
         [
-            _running(waits, mode, pieces, work),
-            _others(waits, mode, idle, Leaf.GPU_IDLE),
-            _others(waits, mode, after, Leaf.DRIVER),
+            _running(waits, mode, sampled_ns, pieces, work),
+            _others(waits, mode, sampled_ns, idle, Leaf.GPU_IDLE),
+            _others(waits, mode, sampled_ns, after, Leaf.DRIVER),
         ]
     )
 
 
-def _running(waits: CallArray, mode: NDArray[np.uint8], pieces: Pieces, work: Work) -> Part:
+def _running(
+    waits: CallArray, mode: NDArray[np.uint8], sampled_ns: Times, pieces: Pieces, work: Work
+) -> Part:
     return part(
         waits,
         pieces.interval,
@@ -87,12 +95,17 @@ def _running(waits: CallArray, mode: NDArray[np.uint8], pieces: Pieces, work: Wo
         measure=Measure.GPU_WAIT,
         leaf=Leaf.KERNEL,
         mode=mode[pieces.interval],
+        sampled_ns=sampled_ns[pieces.interval],
         **what_ran(work.rows, pieces.row),
     )
 
 
 def _others(
-    waits: CallArray, mode: NDArray[np.uint8], value_ns: NDArray[np.int64], leaf: Leaf
+    waits: CallArray,
+    mode: NDArray[np.uint8],
+    sampled_ns: Times,
+    value_ns: NDArray[np.int64],
+    leaf: Leaf,
 ) -> Part:
     chosen = np.flatnonzero(value_ns)
     return part(
@@ -103,4 +116,5 @@ def _others(
         measure=Measure.GPU_WAIT,
         leaf=leaf,
         mode=mode[chosen],
+        sampled_ns=sampled_ns[chosen],
     )

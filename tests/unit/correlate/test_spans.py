@@ -50,6 +50,23 @@ def test_link_of_a_call(flags: int, mode: SpanLink, span_id: bytes | None) -> No
 
 
 @pytest.mark.parametrize("mode", SpanLink)
+@pytest.mark.parametrize("zero", ["trace_id", "span_id"])
+def test_zeros_are_no_ids(mode: SpanLink, zero: str) -> None:
+    """A publisher may say that it has a span and write none."""
+    rows = with_span(SAMPLED | ROOT)
+    rows[zero] = 0
+    assert not link_columns(rows, mode).any()
+
+
+def test_a_local_root_of_zeros_is_none() -> None:
+    """The active span is the best that is known."""
+    rows = with_span(SAMPLED | ROOT)
+    rows["local_root_span_id"] = 0
+    columns = np.ascontiguousarray(link_columns(rows, SpanLink.LOCAL_ROOT)).astype("<u8")
+    assert columns.tobytes() == TRACE_ID + SPAN_ID
+
+
+@pytest.mark.parametrize("mode", SpanLink)
 def test_rows_keep_their_places(mode: SpanLink) -> None:
     """In a mixed batch only the rows with a sampled span are linked."""
     rows = np.concatenate([with_span(0), with_span(SAMPLED | ROOT), with_span(0)])

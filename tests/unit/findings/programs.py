@@ -54,10 +54,10 @@ class Program:
     def attribute(
         self, measure: Measure, value_ns: int, line: int, leaf: Leaf = Leaf.KERNEL, **columns: Any
     ) -> None:
-        """So many nanoseconds on the device."""
-        row = attribution(
-            measure, value_ns, leaf, key=self.at(line), **{"device": DEVICE.index, **columns}
-        )
+        """So many nanoseconds on the device; idle ones are of 100 gaps unless told, where it is known of how many."""
+        has_gaps = measure == Measure.GPU_IDLE and leaf != Leaf.NO_SAMPLE
+        columns = {"device": DEVICE.index, "gaps": 100 * has_gaps} | columns
+        row = attribution(measure, value_ns, leaf, key=self.at(line), **columns)
         self.events.append(attributed(row))
 
     def launches(
@@ -162,8 +162,9 @@ def python_loop() -> Program:
     program.at(50, "augment")
     for line, ms in ((50, 1_000), (51, 2_000)):
         program.at(line, "augment")
+        key, gaps = StackKey(line, 1), 660 * ms / 3_000
         row = attribution(
-            Measure.GPU_IDLE, ms * MS, Leaf.ON_CPU, key=StackKey(line, 1), device=DEVICE.index
+            Measure.GPU_IDLE, ms * MS, Leaf.ON_CPU, key=key, device=DEVICE.index, gaps=gaps
         )
         program.events.append(attributed(row))
     program.attribute(Measure.GPU_IDLE, 300 * MS, 10, Leaf.NO_SAMPLE, api="cuLaunchKernel")

@@ -90,6 +90,7 @@ def test_evidence_is_in_numbers() -> None:
         "off_cpu_ns": 0,
         "on_cpu_ns": 3 * S,
         "at_this_line_ns": 2 * S,
+        "gaps": 660,
     }
     (pressure,) = programs.back_pressure().findings()
     assert dict(pressure.evidence) == {

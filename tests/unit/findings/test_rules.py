@@ -23,7 +23,15 @@ from otel_gpuflame.profile.sample_types import (
 from otel_gpuflame.profile.top import total
 from tests.unit.findings import programs
 from tests.unit.findings.programs import MS, TINY, US, Program, S
-from tests.unit.profile.builders import START_NS, UNIX_OFFSET_NS, name_event, run, usual
+from tests.unit.profile.builders import (
+    START_NS,
+    UNIX_OFFSET_NS,
+    attributed,
+    attribution,
+    name_event,
+    run,
+    usual,
+)
 
 
 def rules(program: Program) -> list[tuple[str, str]]:
@@ -172,6 +180,16 @@ def test_launches_limit_when_the_device_idles_between_short_executions(
     assert [rule for rule, _ in rules(program)] == found
 
 
+@pytest.mark.parametrize(("gaps", "found"), [(7, []), (700, ["launch-bound"])])
+def test_a_library_that_is_loaded_at_a_launch_does_not_limit_launches(
+    gaps: int, found: list[str]
+) -> None:
+    """A few gaps of a second at a line that launches, or many of 10 ms."""
+    program = launching(0)
+    program.attribute(Measure.GPU_IDLE, 7 * S, 70, Leaf.ON_CPU, gaps=gaps)
+    assert [rule for rule, _ in rules(program)] == found
+
+
 def test_launches_do_not_limit_what_waits_for_input() -> None:
     """The larger reason is the one that is told."""
     program = launching(2 * S)
@@ -211,6 +229,40 @@ def test_idle_time_counts_where_a_thread_did_something_else(
     program.launches(10, 900, 1 * MS)
     program.attribute(Measure.GPU_IDLE, idle_ns, 40, leaf)
     assert rules(program) == found
+
+
+@pytest.mark.parametrize(
+    ("gaps", "found"),
+    [
+        ([1], []),
+        ([1, 1, 1], [("input-bound", "medium")]),
+        # Whatever there is beside it in the gaps; lines of one function add up.
+        ([2.4], []),
+        ([1.3, 1.3], [("input-bound", "medium")]),
+        ([9.5], [("input-bound", "medium")]),
+        ([10], [("input-bound", "high")]),
+    ],
+)
+def test_what_happens_once_is_no_reason_for_idle_time(
+    gaps: list[float], found: list[tuple[str, str]]
+) -> None:
+    """A pause at the start, a checkpoint: the time is there, and no remedy."""
+    program = Program()
+    program.launches(10, 900, 1 * MS)
+    for number, part in enumerate(gaps):
+        key = program.at(40 + number, "load")
+        row = attribution(Measure.GPU_IDLE, 6 * S // len(gaps), Leaf.OFF_CPU, key=key, gaps=part)
+        program.events.append(attributed(row))
+    assert rules(program) == found
+
+
+def test_a_pause_does_not_hide_a_synchronise_in_a_loop() -> None:
+    """The device idles for longer in it than the loop waits, but once."""
+    program = Program()
+    program.launches(10, 900, 1 * MS)
+    program.waits(20, 100, 10 * MS)
+    program.attribute(Measure.GPU_IDLE, 2 * S, 40, Leaf.OFF_CPU, gaps=1)
+    assert [rule for rule, _ in rules(program)] == ["synchronise-in-loop"]
 
 
 def test_a_thread_on_the_cpu_at_a_line_that_launches_prepares_launches() -> None:

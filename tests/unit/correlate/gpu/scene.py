@@ -11,7 +11,7 @@ import numpy as np
 
 from otel_gpuflame.correlate.gpu.legacy import Defaults, find_defaults
 from otel_gpuflame.correlate.gpu.marks import Marks, find_marks
-from otel_gpuflame.correlate.gpu.rows import JOINED, JoinedArray, by_device
+from otel_gpuflame.correlate.gpu.rows import JOINED, JoinedArray, by_device, concatenate
 from otel_gpuflame.correlate.gpu.scopes import Scopes, find_scopes
 from otel_gpuflame.correlate.gpu.streams import EMPTY, StreamTable, learn
 from otel_gpuflame.correlate.gpu.work import Work, arrange
@@ -89,7 +89,7 @@ class Scene:
 
     def joined(self) -> JoinedArray:
         """All executions, in the order in which they are handed on."""
-        return by_device(np.concatenate([np.zeros(0, JOINED), *self.executions]))
+        return by_device(concatenate([np.zeros(0, JOINED), *self.executions], JOINED))
 
     def calls(self) -> CallArray:
         """All calls, in the order in which they were written down."""

@@ -220,6 +220,29 @@ def test_a_launch_whose_work_has_not_begun_was_held_back_too() -> None:
     assert by_leaf(found.rows) == {(KERNEL, 1): 80}
 
 
+@pytest.mark.parametrize(
+    ("named", "under", "without_launch"),
+    [(0, 4, 0), (0x1000, 3, 0), (0x2000, 4, 0), (0x3000, None, 1)],
+)
+def test_the_thread_that_the_record_names_was_held_back(
+    named: int, under: int | None, without_launch: int
+) -> None:
+    """CUPTI has room for half of a thread pointer; without one it is the thread that entered last."""
+    scene = Scene()
+    scene.run(1, 10, 20, 300, stream=A, launch_end_ns=15)
+    launches = np.zeros(2, CALL)
+    launches["tgid"] = launches["process_start_ns"] = PROCESS
+    launches["start_ns"], launches["end_ns"], launches["stream"] = (100, 105), 200, A
+    launches["tid"], launches["stack_hash"][:, 0] = (MAIN, SECOND), (3, 4)
+    launches["thread_pointer"] = 0x7F00_0000_1000, 0x7F00_0000_2000
+    known = scene.arranged()
+    records = full(110, 190, thread_pointer=named)
+    found = explain_backpressure(records, launches, known.work, known.table)
+    assert by_stack(found.rows) == ({} if under is None else {(KERNEL, under): 80})
+    assert found.without_launch == without_launch
+    assert found.ambiguous == (named == 0)
+
+
 def test_launches_of_unknown_length_are_not_held_back() -> None:
     """Without the time of its return a launch contains nothing."""
     scene = Scene()

@@ -366,6 +366,22 @@ def test_a_replay_that_was_cut_off_is_tried_again() -> None:
     assert stage.counts == {"matched": 1}
 
 
+def test_batches_that_end_within_replays_do_not_matter() -> None:
+    """Whoever looks at the first replay of each batch sees none that is whole."""
+    scene = Scene().begin().launch("abc").end()
+    stage = CapturedLaunches(GraphNodes())
+    for event in (names(), Calls(np.concatenate(scene.calls)), ExecutionsBegin(PROCESS, 0)):
+        stage.feed(event)
+    rows = np.concatenate(
+        [replay("abc", 7 + number, REPLAYED_NS + number * MS) for number in range(30)]
+    )
+    for first in range(1, len(rows), 12):
+        batch = rows[first : first + 12]
+        stage.feed(Executions(batch))
+        stage.feed(ExecutionWatermark(PROCESS, int(batch["start_ns"].max()) + 1))
+    assert stage.counts == {"matched": 1}
+
+
 def test_what_matches_no_capture_is_given_up() -> None:
     """And counted, once."""
     nodes = GraphNodes()

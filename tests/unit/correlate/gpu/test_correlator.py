@@ -349,8 +349,9 @@ def test_a_kernel_that_covers_gaps_of_others_leaves_none() -> None:
     for at in range(10 * MS, 800 * MS, 10 * MS):
         program.kernel(at, at + MS, at + 2 * MS, stack=2)
     out = attributed(run(program.events(1000 * MS)))
-    idle = out[(out["measure"] == Measure.GPU_IDLE) & (out["leaf"] != Leaf.UNKNOWN_NOT_CAPTURED)]
-    assert int(idle["value_ns"].sum()) == 100 * MS
+    idle = out[out["measure"] == Measure.GPU_IDLE]
+    told = {Leaf(row["leaf"]): int(row["value_ns"]) for row in idle}
+    assert told == {Leaf.BEFORE_FIRST: 2 * MS, Leaf.AFTER_LAST: 100 * MS}
 
 
 def test_too_much_waiting_is_decided_early() -> None:
@@ -369,6 +370,35 @@ def test_too_much_waiting_is_decided_early() -> None:
     assert_balanced(correlator)
 
 
+def test_a_device_that_is_seconds_behind_loses_no_launch_and_is_not_called_idle() -> None:
+    """Its records come when it has worked off a long queue: until then nothing is said of idle time and waits."""
+    events = training().events(SECOND_NS, is_whole=False)
+    first, *records = [event for event in events if isinstance(event, Executions)]
+    in_time = len(first.rows[first.rows["kind"] == GpuKind.KERNEL])
+    calls = [event for event in events if not isinstance(event, Executions | ExecutionWatermark)]
+    late_ns = 6 * SECOND_NS
+    rounds = [Watermark(now) for now in range(SECOND_NS, late_ns, ROUND)]
+    correlator = GpuCorrelator()
+    complete = ExecutionWatermark(PROCESS, 46 * MS)
+    before: list[Event] = [ExecutionsBegin(PROCESS, 0), first, complete, *calls, *rounds]
+    after: list[Event] = [*records, ExecutionWatermark(PROCESS, late_ns), Watermark(late_ns)]
+    out = run([*before, *after, ExecutionsEnd(PROCESS, late_ns)], correlator)
+    assert (correlator.counts.joined, correlator.counts.late) == (40, 40 - in_time)
+    rows = attributed(out)
+    assert values(rows, Measure.GPU_TIME) == {(Leaf.KERNEL, 10, 100): 40 * 4 * MS}
+    idle = rows[(rows["measure"] == Measure.GPU_IDLE) & (rows["time_ns"] > ROUND)]
+    assert set(idle["leaf"].tolist()) == {Leaf.UNKNOWN_INCOMPLETE, Leaf.AFTER_LAST}
+    # From where the records end to where it was given up last: after that all of them are there, and nothing ran.
+    missing = idle["value_ns"][idle["leaf"] == Leaf.UNKNOWN_INCOMPLETE]
+    assert missing.sum() == 3_500 * MS - 46 * MS
+    waits = calls_of(out)
+    waits = waits[waits["kind"] == Kind.WAIT]
+    is_explained = (waits["flags"] & CallFlag.ATTRIBUTED) != 0
+    assert len(waits) == 40
+    assert is_explained.tolist() == (waits["start_ns"] < 46 * MS).tolist()
+    assert_balanced(correlator)
+
+
 def test_held_back_launches_wait_for_what_ran() -> None:
     """An overhead record inside a launch is a wait of that launch for the kernel that ran meanwhile."""
     program = Program()
@@ -379,6 +409,36 @@ def test_held_back_launches_wait_for_what_ran() -> None:
     program.records += [(50 * MS, full), (61 * MS, executed(77, 60 * MS, 61 * MS, name=101))]
     rows = attributed(run(program.events(300 * MS)))
     assert values(rows, Measure.GPU_WAIT) == {(Leaf.KERNEL, 2, 100): 38 * MS}
+
+
+def test_a_record_without_a_length_is_no_return() -> None:
+    """Launches found by order have one: they last until the thread's next call, and may have been held back."""
+    program = Program()
+    program.kernel(MS, 2 * MS, 60 * MS, stack=1, name=100)
+    program.calls += [(10 * MS, call(2, 10 * MS)), (50 * MS, call(3, 50 * MS))]
+    full = executed(0, 11 * MS, 49 * MS, kind=GpuKind.OVERHEAD, detail=6)
+    program.records += [
+        (50 * MS, launched(77, 10 * MS, 10 * MS)),
+        (50 * MS, full),
+        (61 * MS, executed(77, 60 * MS, 61 * MS, name=101)),
+    ]
+    correlator = GpuCorrelator()
+    rows = attributed(run(program.events(300 * MS), correlator))
+    assert values(rows, Measure.GPU_WAIT) == {(Leaf.KERNEL, 2, 100): 38 * MS}
+    assert not correlator.counts.uncertain
+
+
+@pytest.mark.parametrize("first_ms", [10, 510, 1_510])
+def test_what_a_thread_did_is_known_from_the_first_execution_on(first_ms: int) -> None:
+    """Also where times before that had been decided when it came: 170 ms asleep between two kernels."""
+    program, first = Program(), first_ms * MS
+    for at in (first, first + 180 * MS):
+        program.kernel(at - 5_000, at, at + 10 * MS, stack=1)
+    asleep = call(3, first + 10 * MS, first + 180 * MS, kind=Kind.OFF_CPU)
+    program.calls.append((first + 180 * MS, asleep))
+    rows = attributed(run(program.events(first + SECOND_NS)))
+    idle = values(rows[rows["leaf"] < Leaf.UNKNOWN_NOT_CAPTURED], Measure.GPU_IDLE)
+    assert idle == {(Leaf.OFF_CPU, 3, 0): 170 * MS}
 
 
 Faults = st.sampled_from(["call", "record", "execution", "again", "zero", "inverted"])

@@ -67,7 +67,7 @@ def test_whatever_rows_hold_sums_are_exact(seed: int) -> None:
     table = remember(table, work, defaults)
     marks = find_marks(keep_marks(calls, 2**62), work, table)
     scopes = find_scopes(waits, work, table, defaults, marks)
-    explained = explain_waits(waits, work, scopes)
+    explained = explain_waits(waits, work, scopes, np.zeros(len(waits), np.bool_))
     assert int(explained["value_ns"].astype(object).sum()) == int(durations.astype(object).sum())
     busy = busy_intervals(rows)
     assert (explain_queue(work, busy, marks).rows["value_ns"] != 0).all()

@@ -32,6 +32,7 @@ from tests.unit.correlate.gpu.scene import (
 MS = 1_000_000
 PERIOD = 1_000_000_000 // CPU_SAMPLES_HZ
 NOT_CAPTURED, INCOMPLETE = Leaf.UNKNOWN_NOT_CAPTURED, Leaf.UNKNOWN_INCOMPLETE
+BEFORE, AFTER = Leaf.BEFORE_FIRST, Leaf.AFTER_LAST
 NO_SAMPLE, ON_CPU, OFF_CPU, CALL = Leaf.NO_SAMPLE, Leaf.ON_CPU, Leaf.OFF_CPU, Leaf.DRIVER_CALL
 
 
@@ -48,12 +49,13 @@ def explain(
     *,
     devices: tuple[int, ...] = (0,),
     carried: Carried = NOTHING,
+    is_from_start: bool = False,
 ) -> Idle:
     """Idle times of the devices in a window."""
     rows = scene.joined()
     gaps, _ = find_gaps(busy_intervals(rows), np.array(devices, np.uint32), start, end)
     losses = unknown() if missing is None else missing
-    return explain_idle(gaps, rows, scene.calls(), losses, carried)
+    return explain_idle(gaps, rows, scene.calls(), losses, carried, is_from_start=is_from_start)
 
 
 def _gap(scene: Scene, length: int = 10 * MS) -> None:
@@ -121,7 +123,7 @@ def test_inner_goes_before_outer() -> None:
     """Off the CPU in a system call in a call of the library: each nanosecond counts once, for the innermost."""
     scene = Scene()
     _gap(scene, 1_000)
-    scene.call("cuMemFree", 200, 600, stack_hash=7)
+    scene.call("cuLaunchKernel", 200, 600, stack_hash=7)
     scene.thread(Kind.DRIVER, 300, 500, stack_hash=8, api=300)
     scene.thread(Kind.OFF_CPU, 350, 450, stack_hash=9)
     scene.thread(Kind.CPU_SAMPLE, 320, stack_hash=6)
@@ -133,11 +135,22 @@ def test_inner_goes_before_outer() -> None:
         (NO_SAMPLE, 2): 600,
     }
     assert {int(row["stack_hash"][0]): int(row["leaf_api"]) for row in found} == {
-        7: apis.BY_NAME["cuMemFree"].id,
+        7: apis.BY_NAME["cuLaunchKernel"].id,
         8: 300,
         9: 0,
         2: 0,
     }
+
+
+def test_who_waits_for_the_device_waits_also_off_the_cpu() -> None:
+    """Whether a thread sleeps or spins in a call that waits is a setting of the context: no other reason."""
+    scene = Scene()
+    _gap(scene, 1_000)
+    scene.call("cuStreamSynchronize", 50, 600, stack_hash=7)
+    scene.thread(Kind.DRIVER, 300, 500, stack_hash=8, api=300)
+    scene.thread(Kind.OFF_CPU, 60, 700, stack_hash=9)
+    found = explain(scene, 20, 1_100).rows
+    assert by_stack(found) == {(CALL, 7): 500, (OFF_CPU, 9): 100, (NO_SAMPLE, 2): 400}
 
 
 def test_times_that_overlap_wrongly_still_count_once() -> None:
@@ -158,6 +171,48 @@ def test_one_time_off_the_cpu_through_several_gaps() -> None:
         scene.run(name, 10, 100 * name, 100 * name + 50)
     scene.thread(Kind.OFF_CPU, 120, 420, stack_hash=8)
     assert by_stack(explain(scene, 100, 450).rows) == {(OFF_CPU, 8): 150}
+
+
+def _gaps(found: Idle) -> dict[int, float]:
+    """Of how many gaps it is, by stack."""
+    gaps: Counter[int] = Counter()
+    for row in found.rows:
+        gaps[int(row["stack_hash"][0])] += float(row["gaps"])
+    return dict(gaps)
+
+
+def test_gaps_are_counted_by_the_part_of_each() -> None:
+    """Three of 50 ns asleep, of one of them only 20 ns; nobody counts those of which nothing is known."""
+    scene = Scene()
+    for name in range(1, 6):
+        scene.run(name, 10, 100 * name, 100 * name + 50, stack_hash=9)
+    scene.thread(Kind.OFF_CPU, 120, 370, stack_hash=8)
+    assert _gaps(explain(scene, 100, 550)) == pytest.approx({8: 2.4, 9: 0}, rel=1e-3)
+
+
+@pytest.mark.parametrize(("steps", "length"), [(100, 5 * MS), (1, 500 * MS)])
+def test_a_sample_is_of_as_many_gaps_as_it_stands_for(steps: int, length: int) -> None:
+    """Many gaps of 5 ms, of which every second one has a sample, and one with as many samples."""
+    scene = Scene()
+    for name in range(steps + 1):
+        at = name * (length + MS)
+        scene.run(name + 1, at, at, at + MS, stack_hash=99)
+    for at in range(MS + 1, steps * (length + MS), PERIOD):
+        is_busy = at % (length + MS) < MS
+        scene.thread(Kind.CPU_SAMPLE, at, stack_hash=6 if is_busy else 7)
+    found = explain(scene, 0, steps * (length + MS))
+    assert _gaps(found) == pytest.approx({7: steps}, rel=0.01)
+
+
+def test_a_sample_in_a_tiny_gap_is_not_of_endless_ones() -> None:
+    """20 ms are of 20 million gaps of 1 ns: the column has 16 bits."""
+    scene = Scene()
+    scene.run(1, 0, 0, 100)
+    scene.run(2, 0, 101, 200)
+    scene.run(3, 0, 200 + 20 * MS, 300 + 20 * MS, stack_hash=9)
+    scene.thread(Kind.CPU_SAMPLE, 100, stack_hash=7)
+    gaps = _gaps(explain(scene, 0, 200 + 20 * MS))
+    assert gaps[7] == 10_000
 
 
 def test_samples_share_what_is_left() -> None:
@@ -351,16 +406,30 @@ def test_samples_where_it_is_unknown_do_not_count() -> None:
     assert by_stack(found.rows) == {(NOT_CAPTURED, 0): 200, (OFF_CPU, 8): 50, (NO_SAMPLE, 2): 750}
 
 
-def test_edges_of_a_capture_are_unknown() -> None:
-    """Before the first execution something may have run; what follows the last one has no end that is known."""
+@pytest.mark.parametrize(
+    ("is_from_start", "missing", "edges"),
+    [
+        (False, [], {NOT_CAPTURED: 20, AFTER: 890}),
+        (True, [], {BEFORE: 20, AFTER: 890}),
+        (True, [(0, 0, 10, NOT_CAPTURED)], {NOT_CAPTURED: 10, BEFORE: 10, AFTER: 890}),
+        (True, [(0, 15, 20, INCOMPLETE)], {INCOMPLETE: 5, BEFORE: 15, AFTER: 890}),
+        (False, [(0, 15, 20, INCOMPLETE)], {NOT_CAPTURED: 20, AFTER: 890}),
+        (True, [(0, 1_500, 3_000, INCOMPLETE)], {BEFORE: 20, AFTER: 390, INCOMPLETE: 500}),
+        (True, [(0, 1_500, 3_000, NOT_CAPTURED)], {BEFORE: 20, AFTER: 390, NOT_CAPTURED: 500}),
+    ],
+)
+def test_edges_of_a_capture_are_nobodys(
+    is_from_start: bool, missing: list[tuple[int, int, int, Leaf]], edges: dict[Leaf, int]
+) -> None:
+    """Before the first execution something may have run, but for programs that are known from their start.
+
+    What follows the last one has no end that is known. Records are missing only where they are.
+    """
     scene = Scene()
     _gap(scene, 1_000)
-    found = explain(scene, 0, 2_000)
-    assert by_stack(found.rows) == {
-        (NOT_CAPTURED, 0): 20,
-        (NO_SAMPLE, 2): 1_000,
-        (INCOMPLETE, 0): 890,
-    }
+    found = explain(scene, 0, 2_000, unknown(*missing), is_from_start=is_from_start)
+    expected = {(leaf, 0): ns for leaf, ns in edges.items()}
+    assert by_stack(found.rows) == expected | {(NO_SAMPLE, 2): 1_000}
 
 
 def test_gaps_that_last_longer_than_a_window() -> None:
@@ -445,7 +514,7 @@ def test_busy_idle_and_unknown_are_the_window(
         values[int(row["device"])] += int(row["value_ns"])
     for device in (0, 1):
         assert busy_ns[device] + values[device] == length
-    is_unknown = np.isin(found.rows["leaf"], [NOT_CAPTURED, INCOMPLETE])
+    is_unknown = np.isin(found.rows["leaf"], [NOT_CAPTURED, INCOMPLETE, BEFORE, AFTER])
     assert int(found.rows["value_ns"][is_unknown].sum()) == found.unknown_ns
 
 

@@ -29,6 +29,7 @@ from tests.unit.correlate.gpu.scenarios import (
     Machine,
 )
 
+EDGES = {Leaf.BEFORE_FIRST, Leaf.AFTER_LAST}
 UNKNOWN = {Leaf.UNKNOWN_NOT_CAPTURED, Leaf.UNKNOWN_INCOMPLETE}
 BY_SAMPLES = {Leaf.ON_CPU, Leaf.NO_SAMPLE}
 
@@ -70,7 +71,7 @@ def test_times_are_exact(scenario: Callable[[], Machine], measure: Measure) -> N
 def test_idle_time_is_exact_but_for_what_samples_tell(scenario: Callable[[], Machine]) -> None:
     """Sleeps and driver calls are exact; samples and what has none are right in their sum."""
     found, true = found_and_true(scenario, Measure.GPU_IDLE)
-    idle = Counter({key: value for key, value in found.items() if key[0] not in UNKNOWN})
+    idle = Counter({key: value for key, value in found.items() if key[0] not in EDGES})
     for leaf in (Leaf.OFF_CPU, Leaf.DRIVER_CALL):
         assert {k: v for k, v in idle.items() if k[0] is leaf} == {
             k: v for k, v in true.items() if k[0] is leaf
@@ -89,7 +90,8 @@ def test_busy_idle_and_unknown_are_the_capture(scenario: Callable[[], Machine]) 
         busy += max(end - max(start, reach), 0)
         reach = max(reach, end)
     assert busy + found.total() == machine.now + 10 * MS
-    unknown = sum(value for key, value in found.items() if key[0] in UNKNOWN)
+    assert not {key[0] for key in found} & UNKNOWN
+    unknown = sum(value for key, value in found.items() if key[0] in EDGES)
     assert unknown == work[0][0] + machine.now + 10 * MS - reach
 
 
@@ -101,7 +103,7 @@ def share(found: Counter[Key], *keys: Key) -> float:
 def known_idle(scenario: Callable[[], Machine]) -> Counter[Key]:
     """Idle times without the edges."""
     found = found_and_true(scenario, Measure.GPU_IDLE)[0]
-    return Counter({key: value for key, value in found.items() if key[0] not in UNKNOWN})
+    return Counter({key: value for key, value in found.items() if key[0] not in EDGES})
 
 
 def test_a_sleep_is_why_the_device_is_idle() -> None:
@@ -196,7 +198,7 @@ def test_any_program_is_told_exactly(some: list[tuple[str, int, int, int]]) -> N
     rows = attributed([*events, *correlator.finish()])
     for measure in (Measure.GPU_TIME, Measure.GPU_WAIT, Measure.GPU_QUEUE):
         assert values(rows, measure) == +machine.truth[measure]
-    found = {k: v for k, v in values(rows, Measure.GPU_IDLE).items() if k[0] not in UNKNOWN}
+    found = {k: v for k, v in values(rows, Measure.GPU_IDLE).items() if k[0] not in EDGES}
     true = +machine.truth[Measure.GPU_IDLE]
     assert sum(found.values()) == true.total()
     for leaf in (Leaf.OFF_CPU, Leaf.DRIVER_CALL):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +24,8 @@ IDLE, DRIVER, KERNEL = (Leaf.GPU_IDLE, 0), (Leaf.DRIVER, 0), Leaf.KERNEL
 def explain(scene: Scene) -> AttributionArray:
     """The waits of a scene."""
     scopes, work = scene.scopes()
-    return explain_waits(scene.waits(), work, scopes)
+    waits = scene.waits()
+    return explain_waits(waits, work, scopes, np.zeros(len(waits), np.bool_))
 
 
 Runs = list[tuple[int, int, int, int]]

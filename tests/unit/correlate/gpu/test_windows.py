@@ -120,7 +120,8 @@ def test_a_window_that_follows_soon_leaves_the_one_before_its_idle_time() -> Non
     """Both are told, and the time between them is not: there the device was out of sight."""
     rows = attributed(run(two_windows()))
     idle = rows[(rows["measure"] == Measure.GPU_IDLE)]
-    known = idle[~np.isin(idle["leaf"], [Leaf.UNKNOWN_NOT_CAPTURED, Leaf.UNKNOWN_INCOMPLETE])]
+    known = idle[~np.isin(idle["leaf"], [Leaf.UNKNOWN_NOT_CAPTURED, Leaf.AFTER_LAST])]
+    assert Leaf.UNKNOWN_INCOMPLETE not in idle["leaf"]
     assert int(known["value_ns"].sum()) == 2 * 9 * 6 * MS
     for begin in (10 * S, 10 * S + 500 * MS):
         inside = (known["sampled_ns"] >= begin) & (known["sampled_ns"] < begin + 100 * MS)
@@ -171,3 +172,18 @@ def test_pairing_does_not_begin_with_the_first_launch_of_a_window() -> None:
     for event in events[1:]:
         without_windows.feed(event)
     assert without_windows.counts["inferred"] == 1
+
+
+def test_a_wait_that_outlives_its_process_s_window_comes_out_while_another_goes_on() -> None:
+    """The second process's window ends in the middle of its wait, and the first process's does not."""
+    events: list[Event] = [
+        window(0, 900 * MS),
+        ExecutionsBegin(PROCESS, 0),
+        ExecutionsBegin(OTHER, 0),
+        Calls(call(2, 290 * MS, 530 * MS, "cuCtxSynchronize", process=OTHER)),
+        ExecutionsEnd(OTHER, 300 * MS),
+    ]
+    for now in range(500 * MS, 2 * S, 50 * MS):
+        events += [ExecutionWatermark(PROCESS, now), Watermark(now)]
+    out = run(events)
+    assert calls_of(out)["end_ns"].tolist() == [530 * MS]
