@@ -8,8 +8,8 @@ from types import FrameType
 
 import click
 
+from otel_gpuflame.cli import flags
 from otel_gpuflame.cli.destination import destination, logs_destination, metrics_destination
-from otel_gpuflame.cli.share import share
 from otel_gpuflame.correlate.spans import SpanLink
 from otel_gpuflame.export.options import SelfTelemetryOptions, metric_interval_s
 from otel_gpuflame.pipeline import AgentControl, AgentOptions, run_agent
@@ -30,11 +30,7 @@ Signals: SIGUSR1 switches capture off, SIGUSR2 on, SIGTERM sends what is left an
     help="OTLP endpoint.  [default: OTEL_EXPORTER_OTLP_PROFILES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT, "
     "localhost:4317 for gRPC, localhost:4318 for HTTP]",
 )
-@click.option(
-    "--protocol",
-    type=click.Choice(["grpc", "http/protobuf"]),
-    help="Of the endpoint.  [default: OTEL_EXPORTER_OTLP_PROFILES_PROTOCOL, else grpc]",
-)
+@flags.protocol
 @click.option(
     "--window",
     "window_s",
@@ -43,19 +39,13 @@ Signals: SIGUSR1 switches capture off, SIGUSR2 on, SIGTERM sends what is left an
     show_default=True,
     help="Seconds that one profile covers.",
 )
+@flags.budget
+@flags.duty
 @click.option(
-    "--budget",
-    metavar="SHARE",
-    callback=share,
-    default="1%",
+    "--unwind/--no-unwind",
+    default=False,
     show_default=True,
-    help="Share of a target's throughput that capture may cost.",
-)
-@click.option(
-    "--duty",
-    metavar="SHARE",
-    callback=share,
-    help="Share of the time in which launches are captured.  [default: what the budget allows]",
+    help="Whole native stacks of code without frame pointers, by unwind tables: not measured beside a GPU yet.",
 )
 @click.option(
     "--cpu/--no-cpu",
@@ -76,12 +66,21 @@ Signals: SIGUSR1 switches capture off, SIGUSR2 on, SIGTERM sends what is left an
     help="Also when devices executed what they were given, in the same windows as launches, of processes that were "
     "started with our library (otel-gpuflame env).",
 )
+@flags.span_link
 @click.option(
-    "--span-link",
-    type=click.Choice([mode.value for mode in SpanLink]),
-    default=SpanLink.LOCAL_ROOT.value,
+    "--max-spans",
+    "most_spans",
+    type=click.IntRange(0),
+    default=2000,
     show_default=True,
-    help="Link samples to the request's first span in the process, or to the innermost one.",
+    help="So many spans of a process are linked in a window, those that come first; 0: none. What others did "
+    "has no link, and is counted (otel_gpuflame.events, reason too_many).",
+)
+@click.option(
+    "--span-attributes",
+    is_flag=True,
+    help="Also give samples the ids of their span as text, trace_id and span_id, for backends that do not read links "
+    "(Parca). Backends that index attributes, as Pyroscope, get a series for each span.",
 )
 @click.option(
     "--shutdown",
@@ -109,19 +108,22 @@ def agent(
     window_s: float,
     budget: float,
     duty: float | None,
+    unwind: bool,
     cpu: bool,
     driver: bool,
     gpu: bool,
     span_link: str,
+    most_spans: int,
+    span_attributes: bool,
     shutdown_s: float,
     self_telemetry: bool,
     findings: bool,
 ) -> None:
     """Profile every process of this host that uses a GPU library, and send OTLP profiles to a Collector.
 
-    Waits are always captured. Launches and executions are captured in windows, as much as the budget allows, and
-    scaled; estimates come in the scope otel_gpuflame/estimated. Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE,
-    CAP_DAC_READ_SEARCH, CAP_CHECKPOINT_RESTORE).
+    Waits are always captured, unless a program makes hundreds a second. Launches and executions are captured in
+    windows, as much as the budget allows, and scaled; estimates come in the scope otel_gpuflame/estimated. Needs
+    root (or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH, CAP_CHECKPOINT_RESTORE).
     """
     control = AgentControl()
     _handle_signals(control)
@@ -130,10 +132,13 @@ def agent(
         window_ns=round(window_s * _NS),
         budget=budget,
         duty=duty,
+        unwind=unwind,
         cpu=cpu,
         driver=driver,
         gpu=gpu,
         span_link=SpanLink(span_link),
+        most_spans=most_spans,
+        span_attributes=span_attributes,
         shutdown_s=shutdown_s,
         self_telemetry=_self_telemetry(endpoint, protocol) if self_telemetry else None,
         findings=logs_destination(os.environ, endpoint, protocol) if findings else None,

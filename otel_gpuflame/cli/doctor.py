@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from otel_gpuflame.cli import flags
 from otel_gpuflame.cli.destination import destination
 from otel_gpuflame.doctor import Check, Status, has_failed, run_checks
 from otel_gpuflame.export.options import OtlpOptions
@@ -31,13 +32,10 @@ Examples:
 @click.option("-p", "--pid", type=click.IntRange(1), help="Also check this process as a target.")
 @click.option(
     "--endpoint",
-    help="Also send one small profile there.  [default: OTEL_EXPORTER_OTLP_ENDPOINT, if set]",
+    help="Also send one small profile there.  [default: OTEL_EXPORTER_OTLP_PROFILES_ENDPOINT, "
+    "OTEL_EXPORTER_OTLP_ENDPOINT, if one is set]",
 )
-@click.option(
-    "--protocol",
-    type=click.Choice(["grpc", "http/protobuf"]),
-    help="Of --endpoint.  [default: OTEL_EXPORTER_OTLP_PROFILES_PROTOCOL, else grpc]",
-)
+@flags.protocol
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 def doctor(*, pid: int | None, endpoint: str | None, protocol: str | None, as_json: bool) -> None:
     """Try everything that capture needs on this host, and name the remedy for what fails.

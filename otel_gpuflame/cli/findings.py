@@ -48,8 +48,10 @@ def _numbers(evidence: Evidence) -> str:
 
 
 def _number(name: str, value: float | str) -> str:
-    suffix = next((end for end in _UNITS if name.endswith(end)), "")
-    readable = name.removesuffix(suffix).replace("_", " ")
+    # `mean_idle_ns_per_launch`: the unit stands before what it is counted by.
+    measure, per, what = name.partition("_per_")
+    suffix = next((end for end in _UNITS if measure.endswith(end)), "")
+    readable = (measure.removesuffix(suffix) + per + what).replace("_", " ")
     if isinstance(value, str):
         return f"{readable} {value}"
     if suffix:

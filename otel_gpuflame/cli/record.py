@@ -16,6 +16,7 @@ from rich.console import Console
 
 from otel_gpuflame import __version__
 from otel_gpuflame.capture.bpf.backend import Loader
+from otel_gpuflame.cli import flags
 from otel_gpuflame.cli.device_table import print_devices, print_faults
 from otel_gpuflame.cli.tables import human, print_ledger, print_summary, say
 from otel_gpuflame.cli.usage import excludes, needs
@@ -79,9 +80,9 @@ Examples:
 )
 @click.option(
     "--unwind/--no-unwind",
-    default=False,
+    default=True,
     show_default=True,
-    help="Whole native stacks of code without frame pointers, by unwind tables: 0.4 µs a frame and call.",
+    help="Whole native stacks of code without frame pointers, by unwind tables.",
 )
 @click.option(
     "--cpu/--no-cpu",
@@ -116,15 +117,7 @@ Examples:
     show_default=True,
     help="Who loads the BPF programs; bcc is for kernels without BTF, and knows no Python frames and no spans.",
 )
-@click.option(
-    "-n",
-    "--top",
-    "limit",
-    type=click.IntRange(1),
-    default=10,
-    show_default=True,
-    help="Rows of each table.",
-)
+@flags.rows(10)
 @click.option("-q", "--quiet", is_flag=True, help="No tables at the end.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def record(

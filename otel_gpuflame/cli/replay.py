@@ -5,32 +5,32 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from opentelemetry.sdk.trace import ReadableSpan
 from rich.console import Console
 
+from otel_gpuflame.cli import flags
 from otel_gpuflame.cli.destination import destination, traces_destination
 from otel_gpuflame.cli.device_table import print_devices, print_faults
 from otel_gpuflame.cli.findings import print_findings, print_findings_json
 from otel_gpuflame.cli.outputs import write_folded, write_html, write_pprof
+from otel_gpuflame.cli.replay_traces import send_traces
 from otel_gpuflame.cli.tables import human, print_ledger, print_summary, say
 from otel_gpuflame.cli.usage import needs
 from otel_gpuflame.correlate.spans import SpanLink
 from otel_gpuflame.errors import CaptureFileError
 from otel_gpuflame.export.options import OtlpOptions
 from otel_gpuflame.export.recorded_batches import batch_members
-from otel_gpuflame.export.recorded_traces import of_traces, read_traces, send_spans
+from otel_gpuflame.export.recorded_traces import read_traces
 from otel_gpuflame.findings.find import find
 from otel_gpuflame.findings.model import Finding
-from otel_gpuflame.pipeline import ReplayResult, send_capture, shift_ns
+from otel_gpuflame.pipeline import ReplayResult, Sending, send_capture, shift_ns
 from otel_gpuflame.pipeline import replay as run_replay
 from otel_gpuflame.profile import sample_types
 from otel_gpuflame.profile.aggregate import AggregateOptions
-from otel_gpuflame.profile.batches import Member, split_batches
-from otel_gpuflame.profile.model import Link
+from otel_gpuflame.profile.batches import split_batches
 from otel_gpuflame.profile.select import only_span
 
 _SENT_WINDOW_NS = 10_000_000_000
@@ -81,24 +81,21 @@ Examples:
     help="Sample type of --folded.",
 )
 @click.option("--span-id", metavar="HEX", callback=_span_id, help="Only what belongs to this span.")
-@click.option(
-    "--span-link",
-    type=click.Choice([mode.value for mode in SpanLink]),
-    default=SpanLink.LOCAL_ROOT.value,
-    show_default=True,
-    help="Link samples to the request's first span in the process, or to the innermost one.",
-)
+@flags.span_link
 @click.option("--endpoint", help="Send OTLP profiles to this Collector or backend.")
+@flags.protocol
 @click.option(
-    "--protocol",
-    type=click.Choice(["grpc", "http/protobuf"]),
-    help="Of --endpoint.  [default: OTEL_EXPORTER_OTLP_PROFILES_PROTOCOL, else grpc]",
+    "--span-attributes",
+    is_flag=True,
+    help="Send samples with the ids of their span as text too, trace_id and span_id: for backends that do not read "
+    "links (Parca).",
 )
 @click.option("--keep-times", is_flag=True, help="Send with recorded times instead of ending now.")
 @click.option(
     "--traces",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Send traces from this file of OTLP JSON beside the profiles that link to them, their times moved alike.",
+    help="Send traces from this file of OTLP JSON beside the profiles that link to them, their times moved alike; "
+    "spans get gpu.time_ns and gpu.wait_ns.",
 )
 @click.option(
     "--batch-split",
@@ -112,15 +109,7 @@ Examples:
     is_flag=True,
     help="Findings as JSON, to standard output, tables to standard error.",
 )
-@click.option(
-    "-n",
-    "--top",
-    "limit",
-    type=click.IntRange(1),
-    default=10,
-    show_default=True,
-    help="Rows of each table.",
-)
+@flags.rows(10)
 def replay(
     *,
     capture: Path,
@@ -132,6 +121,7 @@ def replay(
     span_link: str,
     endpoint: str | None,
     protocol: str | None,
+    span_attributes: bool,
     keep_times: bool,
     traces: Path | None,
     batch_split: bool,
@@ -175,19 +165,20 @@ def replay(
     if pprof is not None:
         say(console, f"{pprof}: {human(write_pprof(pprof, bundles), 'bytes')}")
     if html is not None:
-        say(console, f"{html}: {human(write_html(html, bundles, capture.name), 'bytes')}")
+        title = capture.name if span_id is None else f"{capture.name} · span {span_id.hex()}"
+        say(console, f"{html}: {human(write_html(html, bundles, title), 'bytes')}")
     if folded is not None:
         write_folded(folded, bundles, sample_types.by_name(sample_type))
     if endpoint is not None:
         windows = AggregateOptions(window_ns=_SENT_WINDOW_NS, span_link=link)
         end_unix_ns = None if keep_times else time.time_ns()
         to = destination(os.environ, endpoint, protocol)
-        _send(console, capture, windows, to, end_unix_ns=end_unix_ns, members=members)
+        what = Sending(end_unix_ns=end_unix_ns, members=members, span_attributes=span_attributes)
+        _send(console, capture, windows, to, what)
         if traces is not None:
-            linked = {link.trace_id for bundle in bundles for link in bundle.links}
             by_ns = 0 if end_unix_ns is None else shift_ns(capture, end_unix_ns)
             to = traces_destination(os.environ, endpoint, protocol)
-            _send_traces(console, of_traces(recorded, linked), by_ns, to)
+            send_traces(console, capture, recorded, to, by_ns=by_ns, is_split=batch_split)
 
 
 def _send(
@@ -195,12 +186,10 @@ def _send(
     capture: Path,
     windows: AggregateOptions,
     options: OtlpOptions,
-    *,
-    end_unix_ns: int | None,
-    members: Mapping[Link, Sequence[Member]],
+    what: Sending,
 ) -> None:
     """Send all windows; exits with 1 if anything was not accepted."""
-    summary = send_capture(capture, windows, options, end_unix_ns, members)
+    summary = send_capture(capture, windows, options, what)
     for message in summary.messages:
         click.echo(f"warning: {message}" if summary.failed == 0 else f"error: {message}", err=True)
     say(
@@ -217,19 +206,7 @@ def _check_options() -> None:
     needs("--span-link", "--span-id", "--pprof", "--html", "--endpoint", "--batch-split")
     needs("--protocol", "--endpoint")
     needs("--keep-times", "--endpoint")
-
-
-def _send_traces(
-    console: Console, spans: Sequence[ReadableSpan], by_ns: int, options: OtlpOptions
-) -> None:
-    """Send spans; exits with 1 if not all were taken."""
-    accepted, reason = send_spans(spans, by_ns, options)
-    say(console, f"{options.endpoint} ({options.protocol}): {accepted} of {len(spans)} spans sent")
-    if reason:
-        click.echo(f"error: traces: {reason}", err=True)
-        sys.exit(1)
-    if not spans:
-        click.echo("warning: no trace of the file has a profile in this capture", err=True)
+    needs("--span-attributes", "--endpoint")
 
 
 def _check_sending(

@@ -14,7 +14,16 @@ from rich.text import Text
 
 from otel_gpuflame.events.frames import FrameKind
 from otel_gpuflame.profile import sample_types
-from otel_gpuflame.profile.ledger import CALL_KINDS, CAPTURED, Ledger
+from otel_gpuflame.profile.ledger import (
+    CALL_KINDS,
+    CAPTURED,
+    EXECUTION_KIND,
+    LINKED,
+    NO_SPAN,
+    NOT_SAMPLED,
+    TOO_MANY,
+    Ledger,
+)
 from otel_gpuflame.profile.model import Bundle, ValueType
 from otel_gpuflame.profile.top import TopRow, top_leaves, top_python_lines, total
 from otel_gpuflame.profile.view import has_device_times
@@ -22,6 +31,11 @@ from otel_gpuflame.profile.view import has_device_times
 _NS_UNITS: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
 _BYTE_UNITS: Final = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 _NAME_WIDTH: Final = 60
+_NO_LINK: Final = {
+    NO_SPAN: "outside of spans",
+    NOT_SAMPLED: "in spans that are not sampled",
+    TOO_MANY: "in spans beyond the limit",
+}
 _THREAD_EVENTS: Final = {
     "cpu_sample": "CPU samples",
     "off_cpu": "times off the CPU",
@@ -90,6 +104,7 @@ def print_ledger(console: Console, ledger: Ledger) -> None:
     parts += [f"{captured:,} captured into graphs"] if captured else []
     parts += [f"{pending:,} still in the driver"] if pending else []
     say(console, ", ".join(parts))
+    _say_links(console, ledger)
     others = [f"{a.seen:,} {_THREAD_EVENTS[a.kind]}" for a in everything if a not in accounts]
     if others:
         say(console, ", ".join(others))
@@ -103,6 +118,11 @@ def print_ledger(console: Console, ledger: Ledger) -> None:
     stacks = ledger.source_count("stack", "lost")
     if stacks:
         remarks["stacks lost on the way (sent again)"] = stacks
+    unresolved = ledger.source_count("name", "unresolved")
+    if unresolved:
+        remarks["answers about kernels that had got their names before the capture began"] = (
+            unresolved
+        )
     refused = ledger.source_count("process", "table_full") + ledger.source_count(
         "target", "table_full"
     )
@@ -118,6 +138,19 @@ def print_ledger(console: Console, ledger: Ledger) -> None:
         remarks["readings of counters that devices refused"] = refusals
     for text, count in sorted(remarks.items()):
         say(console, f"  {text}: {count:,}", "yellow")
+
+
+def _say_links(console: Console, ledger: Ledger) -> None:
+    """Which calls and executions belong to spans, where any has one."""
+    for kinds, name in ((CALL_KINDS, "calls"), ((EXECUTION_KIND,), "executions")):
+        counts: Counter[str] = Counter()
+        for (kind, outcome), count in ledger.links.items():
+            if kind in kinds:
+                counts[outcome] += count
+        linked = counts.pop(LINKED, 0)
+        if linked or counts[NOT_SAMPLED]:
+            rest = ", ".join(f"{n:,} {_NO_LINK[why]}" for why, n in counts.items() if n)
+            say(console, f"{linked:,} {name} linked to a span{', ' if rest else ''}{rest}")
 
 
 def _print_rows(

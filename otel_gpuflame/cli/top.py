@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from otel_gpuflame.cli.share import share
+from otel_gpuflame.cli import flags
 from otel_gpuflame.cli.top_table import view_json, view_table
 from otel_gpuflame.cli.usage import excludes
 from otel_gpuflame.pipeline import HostView, WatchOptions, watch
@@ -46,20 +46,8 @@ Examples:
 )
 @click.option("--once", is_flag=True, help="Print one table and end.")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON for each interval.")
-@click.option(
-    "--budget",
-    metavar="SHARE",
-    callback=share,
-    default="1%",
-    show_default=True,
-    help="Share of a target's throughput that capture may cost.",
-)
-@click.option(
-    "--duty",
-    metavar="SHARE",
-    callback=share,
-    help="Share of the time in which launches are captured.  [default: what the budget allows]",
-)
+@flags.budget
+@flags.duty
 @click.option(
     "-n",
     "--rows",
@@ -78,8 +66,9 @@ def top(
 ) -> None:
     """Show which processes of this host wait for the GPU, how much, and where.
 
-    Captures as the agent does, and sends nothing. Waits are exact; launches and copies marked ~ are estimates from
-    sampling windows, and … means that the first of these is not over. --once waits for it. Needs what the agent needs.
+    Captures as the agent does, and sends nothing. Waits are exact, unless a program makes hundreds a second; launches
+    and copies marked ~ are estimates from sampling windows, and … means that the first of these is not over. --once
+    waits for it. Needs what the agent needs.
     """
     excludes("--rows", "--json")
     stop = _stop_on_signals()

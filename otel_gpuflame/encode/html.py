@@ -157,14 +157,14 @@ class _Tables:
         target = self._targets(bundle.resource)
         label = self._labels[bundle.resource]
         root = self._frames((LAYERS.index("target"), self._strings(label), 0, 0, 0, 0))
-        frame_ids = [self._frame(frame) for frame in bundle.frames]
-        link_ids = [self._links(link) for link in bundle.links]
+        # Only what samples refer to: the page of one span says nothing of the others.
+        frame_id = cache(lambda index: self._frame(bundle.frames[index]))
         for profile in bundle.profiles:
             sample_type = self._types((bundle.scope, *profile.sample_type))
             values = self._values.setdefault((target, sample_type), {})
             for stack, link, value in _merged_samples(profile):
-                frames = (root, *(frame_ids[frame] for frame in bundle.stacks[stack]))
-                key = (self._stacks(frames), -1 if link < 0 else link_ids[link])
+                frames = (root, *map(frame_id, bundle.stacks[stack]))
+                key = (self._stacks(frames), -1 if link < 0 else self._links(bundle.links[link]))
                 values[key] = values.get(key, 0) + value
 
     def _frame(self, frame: Frame) -> int:

@@ -23,6 +23,7 @@ class ServiceTotals:
 
     service: str
     wait_ns: int = 0
+    estimated_wait_ns: int = 0
     launches: int = 0
     estimated_launches: int = 0
     copied_bytes: int = 0

@@ -17,6 +17,13 @@ _BATCH_SPAN: Final = "gpu.batch"
 _SHARE_ATTRIBUTE: Final = "gpu.batch.share"
 
 _Key = tuple[int, int]
+SpansByKey = Mapping[_Key, ReadableSpan]
+"""Spans by trace and span id."""
+
+
+def spans_by_key(spans: Sequence[ReadableSpan]) -> SpansByKey:
+    """To look up parents in."""
+    return {_key(span.context): span for span in spans}
 
 
 def batch_members(
@@ -27,10 +34,10 @@ def batch_members(
     With `by_local_root` a member is the first span of its request in its process, as it is for all samples that are
     linked so. Links without a usable share are no members.
     """
-    by_key = {_key(span.context): span for span in spans}
+    by_key = spans_by_key(spans)
     return {
-        _link(span.context): [
-            Member(_link(_member(link.context, by_key, by_local_root)), share)
+        link_to(span.context): [
+            Member(link_to(_member(link.context, by_key, by_local_root)), share)
             for link in span.links
             if (share := _share(link.attributes)) is not None
         ]
@@ -46,17 +53,15 @@ def _share(attributes: Mapping[str, object] | None) -> float | None:
     return float(share) if 0 <= share <= 1 else None
 
 
-def _member(
-    context: SpanContext, by_key: Mapping[_Key, ReadableSpan], by_local_root: bool
-) -> SpanContext:
+def _member(context: SpanContext, by_key: SpansByKey, by_local_root: bool) -> SpanContext:
     span = by_key.get(_key(context))
     if span is None or not by_local_root:
         return context
-    root: SpanContext = _local_root(span, by_key).context
+    root: SpanContext = local_root(span, by_key).context
     return root
 
 
-def _local_root(span: ReadableSpan, by_key: Mapping[_Key, ReadableSpan]) -> ReadableSpan:
+def local_root(span: ReadableSpan, by_key: SpansByKey) -> ReadableSpan:
     """The outermost span of the same resource. A file may say that spans are each other's parents."""
     for _ in range(len(by_key)):
         parent = None if span.parent is None else by_key.get(_key(span.parent))
@@ -70,5 +75,6 @@ def _key(context: SpanContext) -> _Key:
     return context.trace_id, context.span_id
 
 
-def _link(context: SpanContext) -> Link:
+def link_to(context: SpanContext) -> Link:
+    """The same span, as profiles have it."""
     return Link(context.trace_id.to_bytes(16, "big"), context.span_id.to_bytes(8, "big"))

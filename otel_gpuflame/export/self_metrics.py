@@ -42,8 +42,8 @@ def _profiles(now: AgentSnapshot) -> Iterator[Point]:
 
 
 def _waits(now: AgentSnapshot) -> Iterator[Point]:
-    for totals in now.capture.services:
-        yield Point(totals.wait_ns / _NS_PER_S, {"service.name": totals.service})
+    for t in now.capture.services:
+        yield from _seconds(t.service, t.wait_ns, t.estimated_wait_ns)
 
 
 def _launches(now: AgentSnapshot) -> Iterator[Point]:

@@ -9,8 +9,8 @@ import sys
 def green_threads() -> str | None:
     """The library that lets several requests take turns in a thread unseen by us, if there is one.
 
-    asyncio, uvloop and Trio switch through ``contextvars``, which we see; nothing changes with a bare greenlet that
-    shares the ``contextvars.Context`` of its parent.
+    asyncio, uvloop and Trio switch through ``contextvars``, which we see; the bare package ``greenlet`` tells of its
+    switches (``_greenlets``).
     """
     modules = sys.modules
     if "gevent" in modules:

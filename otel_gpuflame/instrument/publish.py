@@ -21,6 +21,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN, Span, SpanContext, get_current_span
 
 from otel_gpuflame.instrument._green_threads import green_threads
+from otel_gpuflame.instrument._greenlets import GreenletSwitches
 from otel_gpuflame.instrument._library import ContextLibrary
 from otel_gpuflame.instrument.span_record import has_ended, span_record
 
@@ -82,6 +83,7 @@ class SpanPublisher:
         self._describe: Callable[[Span], bool] | None = describe
         self._set = library.set
         self._threads = _Threads(library)
+        self._greenlets = GreenletSwitches(library)
         self._enabled = False
         self._told: set[str] = set()
 
@@ -105,6 +107,7 @@ class SpanPublisher:
             self._threads.presence  # noqa: B018 - its first use in a thread makes it
             if self._enabled and green_threads() is not None:
                 self._refuse_green_threads()
+            self._greenlets.follow()
             depth = 0 if outer is None else outer.depth + 1
             if depth > _MAX_DEPTH:
                 outer, depth = None, 0

@@ -4,6 +4,7 @@ from otel_gpuflame.pipeline.agent import AgentControl, AgentOptions, run_agent
 from otel_gpuflame.pipeline.recording import RecordOptions, RecordResult, record
 from otel_gpuflame.pipeline.replaying import (
     ReplayResult,
+    Sending,
     SendSummary,
     replay,
     send_capture,
@@ -19,6 +20,7 @@ __all__ = [
     "RecordResult",
     "ReplayResult",
     "SendSummary",
+    "Sending",
     "WatchOptions",
     "record",
     "replay",

@@ -28,6 +28,7 @@ from otel_gpuflame.pipeline.status import AgentStatus
 from otel_gpuflame.profile.aggregate import AggregateOptions
 from otel_gpuflame.profile.device_faults import DeviceFaults
 from otel_gpuflame.profile.model import Bundle
+from otel_gpuflame.profile.span_attributes import with_span_attributes
 
 if TYPE_CHECKING:
     from otel_gpuflame.export.finding_log import FindingLog
@@ -51,11 +52,17 @@ class AgentOptions:
     window_ns: int = 10 * _NS
     budget: float = 0.01
     duty: float | None = None
+    unwind: bool = False
+    """Whole native stacks of code without frame pointers."""
     cpu: bool = True
     driver: bool = True
     gpu: bool = True
     """Also when devices executed what they were given, of processes with our injected library, inside windows."""
     span_link: SpanLink = SpanLink.LOCAL_ROOT
+    most_spans: int | None = None
+    """So many spans of a process are linked in a window; None: all."""
+    span_attributes: bool = False
+    """Ids of spans as attributes of samples too."""
     shutdown_s: float = 10.0
     self_telemetry: SelfTelemetryOptions | None = None
     """Where the agent's own metrics go; None: nowhere."""
@@ -161,6 +168,7 @@ class Agent:
         live_options = LiveOptions(
             host_wide=True,
             budget=budget,
+            unwind=self._options.unwind,
             cpu=self._options.cpu,
             driver=self._options.driver,
             gpu=self._options.gpu,
@@ -168,7 +176,10 @@ class Agent:
         )
         aggregator = CorrelatingAggregator(
             AggregateOptions(
-                window_ns=self._options.window_ns, span_link=self._options.span_link, sampled=True
+                window_ns=self._options.window_ns,
+                span_link=self._options.span_link,
+                most_spans=self._options.most_spans,
+                sampled=True,
             )
         )
         self.status.begin(aggregator.ledger)
@@ -190,7 +201,8 @@ class Agent:
     def _deliver(self, bundles: Iterable[Bundle]) -> None:
         for bundle in bundles:
             self.status.add(bundle)
-            self.delivery.put(bundle)
+            is_named = self._options.span_attributes
+            self.delivery.put(with_span_attributes(bundle) if is_named else bundle)
 
     def _note(
         self, live: LiveCapture, counters: DeviceCounters, aggregator: CorrelatingAggregator

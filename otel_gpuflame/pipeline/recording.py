@@ -48,7 +48,7 @@ class RecordOptions:
     duration_s: float | None = None
     libraries: tuple[Path, ...] = ()
     attributes: tuple[tuple[str, str], ...] = ()
-    unwind: bool = False
+    unwind: bool = True
     """Whole native stacks of code without frame pointers."""
     cpu: bool = True
     """Also on-CPU samples and off-CPU stacks."""

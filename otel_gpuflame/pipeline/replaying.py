@@ -20,6 +20,7 @@ from otel_gpuflame.profile.device_faults import DeviceFault
 from otel_gpuflame.profile.device_use import DeviceUse
 from otel_gpuflame.profile.ledger import Ledger
 from otel_gpuflame.profile.model import Bundle, Link
+from otel_gpuflame.profile.span_attributes import with_span_attributes
 
 
 @dataclass(slots=True)
@@ -65,26 +66,33 @@ class SendSummary:
     messages: list[str] = field(default_factory=list)
 
 
-def send_capture(
-    path: Path,
-    windows: AggregateOptions,
-    options: OtlpOptions,
-    end_unix_ns: int | None,
-    members: Mapping[Link, Sequence[Member]] | None = None,
-) -> SendSummary:
-    """Replay a capture to a backend, window by window.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sending:
+    """What is done to a capture on its way."""
 
-    `end_unix_ns` moves all times so that the recording ends then; None keeps them. Backends refuse what is older than
-    an hour or so. `members` divide what their batches did.
-    """
+    end_unix_ns: int | None = None
+    """Move all times so that the recording ends then; None keeps them. Backends refuse what is older than an hour or
+    so."""
+    members: Mapping[Link, Sequence[Member]] = field(default_factory=dict)
+    """Divide what their batches did."""
+    span_attributes: bool = False
+    """Ids of spans as attributes of samples too."""
+
+
+def send_capture(
+    path: Path, windows: AggregateOptions, options: OtlpOptions, what: Sending
+) -> SendSummary:
+    """Replay a capture to a backend, window by window."""
+    end_unix_ns = what.end_unix_ns
     shift_to = None if end_unix_ns is None else end_unix_ns - _recorded(path).length_ns
     summary = SendSummary()
     exporter = open_exporter(options)
     try:
         bundles = replay(path, windows, shift_to=shift_to).bundles
-        for bundle in split_batches(bundles, members or {}):
+        for bundle in split_batches(bundles, what.members):
             dropped: Counter[str] = Counter()
-            for request in encode_otlp([bundle], dropped=dropped):
+            sent = with_span_attributes(bundle) if what.span_attributes else bundle
+            for request in encode_otlp([sent], dropped=dropped):
                 _count_result(summary, exporter.export(request))
             for name, value in dropped.items():
                 summary.messages.append(

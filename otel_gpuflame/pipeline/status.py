@@ -13,7 +13,7 @@ from otel_gpuflame.export.agent_snapshot import (
     ProcessOverhead,
     ServiceTotals,
 )
-from otel_gpuflame.profile.ledger import EVENT_KINDS, LOSSES, Account, Ledger
+from otel_gpuflame.profile.ledger import EVENT_KINDS, LINKED, LOSSES, Account, Ledger
 from otel_gpuflame.profile.model import Bundle
 from otel_gpuflame.profile.sample_types import (
     ESTIMATED_SCOPE,
@@ -45,6 +45,7 @@ class _Service:
         return ServiceTotals(
             service=service,
             wait_ns=self.totals[GPU_WAIT.type, False],
+            estimated_wait_ns=self.totals[GPU_WAIT.type, True],
             launches=self.totals[GPU_LAUNCH.type, False],
             estimated_launches=self.totals[GPU_LAUNCH.type, True],
             copied_bytes=self.totals[GPU_COPY.type, False],
@@ -135,6 +136,8 @@ def _events(ledger: Ledger, earlier: Counter[EventKey], *, is_over: bool) -> Cou
         events.update(dict(_account_events(account)))
         if is_over and account.pending:
             events[EventKey("source", account.kind, "left_out", "capture_ended")] += account.pending
+    for (kind, reason), count in ledger.links.items():
+        events[_link_key(kind, reason)] += count
     for (kind, outcome), count in ledger.source.items():
         if kind not in EVENT_KINDS:
             events[_source_key(kind, outcome)] += count
@@ -154,12 +157,18 @@ def _account_events(account: Account) -> Iterator[tuple[EventKey, int]]:
             yield EventKey("profile", account.kind, "left_out", reason), count
 
 
+def _link_key(kind: str, reason: str) -> EventKey:
+    is_linked = reason == LINKED
+    return EventKey("link", kind, LINKED if is_linked else "unlinked", "" if is_linked else reason)
+
+
 def _source_key(kind: str, outcome: str) -> EventKey:
     if kind == "symbolize":
         for end in _REMAINDERS:
             if outcome.endswith(f"_{end}"):
                 return EventKey("symbolize", outcome.removesuffix(f"_{end}"), end)
         return EventKey("symbolize", outcome, "resolved")
-    if outcome in ("seen", "sent"):
+    # Nothing is missing where a stack had to be walked.
+    if outcome in ("seen", "sent") or kind == "walk":
         return EventKey("source", kind, outcome)
     return EventKey("source", kind, "lost", outcome)

@@ -46,6 +46,8 @@ from otel_gpuflame.profile.execution_strata import ExecutionStrata, ExecutionStr
 from otel_gpuflame.profile.kernels import find_kernels, kernel_columns, kernel_uses
 from otel_gpuflame.profile.known import NOBODY, UNKNOWN_TARGET, Known
 from otel_gpuflame.profile.ledger import EXECUTION_KIND, Ledger
+from otel_gpuflame.profile.link_counts import LinkCounts
+from otel_gpuflame.profile.linked_spans import LinkedSpans
 from otel_gpuflame.profile.losses import Losses
 from otel_gpuflame.profile.model import Bundle, Window
 from otel_gpuflame.profile.samples import SampleTable
@@ -65,6 +67,8 @@ class AggregateOptions:
     span_link: SpanLink | None = SpanLink.LOCAL_ROOT
     sampled: bool = False
     """Calls that return at once, and executions, come only in windows announced by `SamplingWindow`, and are scaled."""
+    most_spans: int | None = None
+    """So many spans of a process are linked in a window; None: all. Samples of others have no link."""
 
 
 class Aggregator:
@@ -79,6 +83,7 @@ class Aggregator:
         self._executions = ExecutionStrata()
         self._execution_estimates = ExecutionEstimates(self._known)
         self._losses = Losses(self.ledger)
+        self._links = LinkCounts(self._options.most_spans, self.ledger)
         self._first_call_ns = _END_OF_TIME
 
     def feed(self, event: Event) -> list[Bundle]:
@@ -169,7 +174,7 @@ class Aggregator:
                 calls = is_call[selected]
                 if calls.any():
                     window.note_calls(starts_ns[selected][calls], times_ns[selected][calls])
-                for groups in self._groups(part[selected]):
+                for groups in self._groups(part[selected], window.spans):
                     window.calls.add(groups)
 
     @_take.register
@@ -178,7 +183,8 @@ class Aggregator:
         for begin in range(0, len(rows), _ROWS_AT_ONCE):
             part = rows[begin : begin + _ROWS_AT_ONCE]
             for window, selected in self._windows.place(part["time_ns"].astype(np.int64)):
-                window.attributions.add(self._attribution_groups(part[selected]))
+                groups = self._attribution_groups(part[selected], window.spans)
+                window.attributions.add(groups)
 
     @_take.register
     def _(self, event: Executions) -> None:
@@ -213,12 +219,13 @@ class Aggregator:
             starts_ns = rows["start_ns"][rows["kind"] <= Kind.FREE]
             self._first_call_ns = int(starts_ns.min(initial=_END_OF_TIME))
 
-    def _groups(self, rows: CallArray) -> Iterator[Groups]:
-        """Calls as sums by everything that tells samples apart."""
+    def _groups(self, rows: CallArray, spans: LinkedSpans) -> Iterator[Groups]:
+        """Calls as sums by everything that tells samples apart. `spans`: of the window that they are in."""
+        link = self._options.span_link
         for part, counts in fold_repeats(rows):
             count_calls(part, counts, self.ledger)
-            columns = call_columns(part, counts, self._options.span_link, self.ledger)
-            yield self._known.resolve(group(*columns))
+            groups = self._known.resolve(group(*call_columns(part, counts, link, self.ledger)))
+            yield groups if link is None else self._links.calls(part, counts, groups, spans)
 
     def _take_sampled(self, rows: CallArray) -> CallArray:
         """Put sampled calls into their strata; returns the calls that count as they are.
@@ -229,16 +236,19 @@ class Aggregator:
         for kind, count in zip(*np.unique(outside["kind"], return_counts=True), strict=True):
             self.ledger.dropped[Kind(kind).name.lower(), "outside_window"] += int(count)
         for stratum, inside in sampled:
-            stratum.parts.extend(self._groups(inside))
+            stratum.parts.extend(self._groups(inside, stratum.spans))
         return exact
 
     def _attributions_sampled(self, rows: AttributionArray) -> AttributionArray:
         """Put what comes from windows into its stratum; returns what counts as it is."""
+        rows, waits = self._strata.split_waits(rows)
+        for waited, some in waits:
+            waited.waits.append(self._attribution_groups(some, waited.spans))
         assigned = self._executions.assign(rows)
         for interval, some in assigned.inside:
-            interval.attributions.add(self._attribution_groups(some))
+            interval.attributions.add(self._attribution_groups(some, interval.spans))
         for stratum, some in assigned.nobodys:
-            stratum.nobodys.add(self._attribution_groups(some))
+            stratum.nobodys.add(self._attribution_groups(some, LinkedSpans()))
         return assigned.exact
 
     def _executions_sampled(self, rows: ExecutionArray) -> ExecutionArray:
@@ -250,10 +260,11 @@ class Aggregator:
                 interval.kernels.add(self._kernel_groups(kernels))
         return exact
 
-    def _attribution_groups(self, rows: AttributionArray) -> Groups:
+    def _attribution_groups(self, rows: AttributionArray, spans: LinkedSpans) -> Groups:
         link = self._options.span_link
         columns = attribution_columns(rows, link, self.ledger, self._first_call_ns)
-        return self._known.resolve(group(*columns))
+        groups = self._known.resolve(group(*columns))
+        return groups if link is None else self._links.attributions(rows, groups, spans)
 
     def _kernel_groups(self, kernels: ExecutionArray) -> Groups:
         return self._known.resolve(group(*kernel_columns(kernels)))
@@ -286,7 +297,10 @@ class Aggregator:
         if executions is not None and executions.intervals:
             executions.launches = groups
         estimate = self._strata.note_total(stratum, submissions(groups))
-        yield from call_bundles(groups, stratum.scale, estimate, window, self._known)
+        waits = concatenate(stratum.waits) if stratum.waits else None
+        yield from call_bundles(
+            groups, waits, stratum.scale, estimate, window=window, known=self._known
+        )
 
     def _bundles(self, unix_window: Window, window: OpenWindow) -> Iterator[Bundle]:
         tables: dict[int, SampleTable] = {}

@@ -18,8 +18,11 @@ from otel_gpuflame.profile.sample_types import GPU_IDLE, GPU_QUEUE, GPU_TIME, GP
 from otel_gpuflame.profile.samples import SampleTable, captured_stack, link_of
 
 _SHIFT_32, _SHIFT_24, _SHIFT_16, _SHIFT_8 = (np.uint64(bits) for bits in (32, 24, 16, 8))
-_STARTUP: Final = np.uint64(1 << 31)
-"""The highest bit of the measure."""
+_STARTUP, _LONG = np.uint64(1 << 31), np.uint64(1 << 30)
+"""The highest bits of the measure."""
+_LONG_GAP_NS: Final = 10_000_000
+"""To launch its kernel takes no operator so long. What does is a library that is loaded, a kernel that is compiled."""
+MILLION: Final = 1_000_000
 _SAMPLE_TYPES: Final[dict[int, ValueType]] = {
     Measure.GPU_WAIT: GPU_WAIT,
     Measure.GPU_TIME: GPU_TIME,
@@ -27,7 +30,15 @@ _SAMPLE_TYPES: Final[dict[int, ValueType]] = {
     Measure.GPU_IDLE: GPU_IDLE,
 }
 _IS_MEASURE = np.isin(np.arange(256), list(_SAMPLE_TYPES))
-_NOBODYS_IDLE: Final = frozenset({Leaf.UNKNOWN_NOT_CAPTURED, Leaf.UNKNOWN_INCOMPLETE})
+LINK_COLUMN: Final = 5
+_NOBODYS_IDLE: Final = frozenset(
+    {
+        Leaf.UNKNOWN_NOT_CAPTURED,
+        Leaf.UNKNOWN_INCOMPLETE,
+        Leaf.BEFORE_FIRST,
+        Leaf.AFTER_LAST,
+    }
+)
 
 
 def attribution_columns(
@@ -35,10 +46,10 @@ def attribution_columns(
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Columns of attributions; what is measured in a way that we do not know is remarked and left out.
 
-    Keys: tgid|is idle before `first_call_ns`|measure|api|mode, process start, kernel handle,
-    device|leaf api|leaf|no launch, stack (2), link (3).
+    Keys: tgid|is idle before `first_call_ns`|is of a long gap|measure|api|mode, process start, kernel handle,
+    device|leaf api|leaf|no launch, stack (2), link (3). Once resolved, links begin at LINK_COLUMN.
 
-    Values: nanoseconds.
+    Values: nanoseconds, attributions, millionths of gaps of idle time.
     """
     is_known = _IS_MEASURE[rows["measure"]]
     if not is_known.all():
@@ -47,6 +58,10 @@ def attribution_columns(
     keys = np.empty((9, len(rows)), np.uint64).T
     keys[:, 0] = rows["tgid"].astype(np.uint64) << _SHIFT_32
     keys[:, 0] |= rows["measure"].astype(np.uint64) << _SHIFT_24
+    idle = np.flatnonzero(rows["measure"] == Measure.GPU_IDLE)
+    gaps = rows["gaps"][idle].astype(np.float64)
+    is_long = (gaps > 0) & (rows["value_ns"][idle] > gaps * _LONG_GAP_NS)
+    keys[idle[is_long], 0] |= _LONG
     keys[:, 0] |= _STARTUP * (
         (rows["measure"] == Measure.GPU_IDLE) & (rows["time_ns"] < first_call_ns)
     )
@@ -58,12 +73,16 @@ def attribution_columns(
     keys[:, 3] |= rows["leaf"].astype(np.uint64) << _SHIFT_8 | rows["no_launch"]
     keys[:, 4:6] = rows["stack_hash"]
     keys[:, 6:9] = 0 if link is None else link_columns(rows, link)
-    return keys, rows["value_ns"].reshape(-1, 1)
+    values = np.zeros((3, len(rows)), np.int64).T
+    values[:, 0] = rows["value_ns"]
+    values[:, 1] = 1
+    values[idle, 2] = np.rint(gaps * MILLION)
+    return keys, values
 
 
 def measure_of(key: list[int]) -> int:
     """The `Measure` of a group of `attribution_columns`."""
-    return key[0] >> 24 & 0x7F
+    return key[0] >> 24 & 0x3F
 
 
 def add_attributions(table: SampleTable, key: list[int], sums: list[int], known: Known) -> None:
@@ -87,10 +106,12 @@ def add_attributions(table: SampleTable, key: list[int], sums: list[int], known:
     stack = base + table.indexes(frames)
     if key[0] & int(_STARTUP):
         table.note_startup(stack, sums[0])
+    elif sums[2]:
+        table.note_gaps(stack, sums[2] / MILLION, sums[0] if key[0] & int(_LONG) else 0)
     table.add(
         _SAMPLE_TYPES[measure],
         stack,
-        link_of(key[5:8]),
+        link_of(key[LINK_COLUMN : LINK_COLUMN + 3]),
         sums[0],
         table.hardware(known.devices.get(device)),
     )

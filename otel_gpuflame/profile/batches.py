@@ -67,6 +67,8 @@ def _divided(bundle: Bundle, batches: Mapping[int, Sequence[Member]]) -> Bundle:
         waits=(),
         kernels=(),
         startup_idle=(),
+        idle_gaps=(),
+        long_idle=(),
     )
 
 

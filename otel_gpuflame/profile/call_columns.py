@@ -24,6 +24,7 @@ from otel_gpuflame.profile.thread_samples import THREAD_KINDS, ThreadKey, add_th
 
 _MAX_COPY_BYTES: Final = 1 << 48
 """More than a program can have mapped: the driver refuses such a copy, and sums of such sizes leave 64 bits."""
+LINK_COLUMN: Final = 4
 _TGID_SHIFT, _KIND_SHIFT = np.uint64(32), np.uint64(24)
 _BYTE = np.uint64(0xFF)
 _IS_SUBMISSION = np.isin(np.arange(256), [int(kind) for kind in apis.SUBMISSIONS])
@@ -49,7 +50,8 @@ def call_columns(
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Columns of calls that were made `counts` times each.
 
-    Keys: tgid|kind|api|mode, process start, kernel handle or driver command, stack (2), link (3).
+    Keys: tgid|kind|api|mode, process start, kernel handle or driver command, stack (2), link (3). Once resolved, links
+    begin at LINK_COLUMN.
 
     Values: calls or samples, copied bytes, nanoseconds waited, off the CPU or in the device driver. Waits that come as
     attributions as well have none here.
@@ -94,7 +96,7 @@ def add_calls(table: SampleTable, key: list[int], sums: list[int], known: Known)
     calls, copied_bytes, waited_ns = sums
     no_stack = labels.NO_STACK_OFF_CPU if kind == Kind.OFF_CPU else labels.NO_STACK_TAKEN
     base = captured_stack(table, StackKey(key[2], key[3]), known, no_stack)
-    link = link_of(key[4:7])
+    link = link_of(key[LINK_COLUMN : LINK_COLUMN + 3])
     if kind in THREAD_KINDS:
         thread_key = ThreadKey(kind, api_id, mode, key[1])
         add_thread_time(table, thread_key, base, link, calls or waited_ns)

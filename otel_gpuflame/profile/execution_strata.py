@@ -15,6 +15,7 @@ from otel_gpuflame.events.attributions import AttributionArray, Measure, NoLaunc
 from otel_gpuflame.events.executions import ExecutionArray, ExecutionsBegin, ExecutionsEnd
 from otel_gpuflame.events.frames import ProcessKey
 from otel_gpuflame.events.records import SamplingWindow
+from otel_gpuflame.profile.linked_spans import LinkedSpans
 from otel_gpuflame.profile.strata import PPB
 from otel_gpuflame.profile.windows import Sums
 
@@ -49,6 +50,7 @@ class Interval:
     executions: int = 0
     attributions: Sums = field(default_factory=Sums)
     kernels: Sums = field(default_factory=Sums)
+    spans: LinkedSpans = field(default_factory=LinkedSpans)
     is_closed: bool = False
     """Nothing can be added: what it said has been told, or left out."""
 

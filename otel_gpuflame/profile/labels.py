@@ -12,6 +12,7 @@ from otel_gpuflame.events.frames import Frame, FrameKind, mark
 from otel_gpuflame.events.records import HandleName
 from otel_gpuflame.events.wire import Kind, OffCpuState
 from otel_gpuflame.profile.device_commands import command_name
+from otel_gpuflame.profile.kernel_names import readable_kernel_name
 
 _MODULES = {Runtime.CUDA: "libcuda.so.1", Runtime.OPENCL: "libOpenCL.so.1"}
 _DRIVER_SHIFT = 32
@@ -35,6 +36,8 @@ _REASONS: dict[int, str] = {
     Leaf.UNKNOWN_NOT_CAPTURED: "unknown: a process on the device was not captured",
     Leaf.UNKNOWN_INCOMPLETE: "unknown: records are missing",
     Leaf.QUEUE_FULL: "queue full",
+    Leaf.BEFORE_FIRST: "before the first execution",
+    Leaf.AFTER_LAST: "after the last execution",
 }
 
 
@@ -126,7 +129,7 @@ def work_frame(api_id: int, name: HandleName | None) -> Frame:
 def kernel_frame(runtime: Runtime, name: HandleName) -> Frame:
     """A GPU kernel: readable name, and the mangled one as its identity."""
     kind = FrameKind.GPU_OPENCL if runtime is Runtime.OPENCL else FrameKind.GPU
-    readable = name.readable or name.name
+    readable = readable_kernel_name(name.readable or name.name)
     return Frame(kind, readable, system_name="" if readable == name.name else name.name)
 
 

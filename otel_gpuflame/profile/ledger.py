@@ -23,6 +23,12 @@ LOSSES = (
 CAPTURED = "captured"
 """Left out, since it was captured into a graph: the device was given nothing to do."""
 
+LINKED = "linked"
+NO_SPAN = "no_span"
+NOT_SAMPLED = "not_sampled"
+TOO_MANY = "too_many"
+"""Why an event has no link: none was published, no trace is stored, or its process has too many in a window."""
+
 CALL_KINDS = tuple(kind.name.lower() for kind in Kind if Kind.LAUNCH <= kind <= Kind.FREE)
 """Calls of the driver library."""
 THREAD_KINDS = tuple(kind.name.lower() for kind in (Kind.CPU_SAMPLE, Kind.OFF_CPU, Kind.DRIVER))
@@ -60,6 +66,8 @@ class Ledger:
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(kind, reason): what arrived and was left out on purpose."""
     remarks: Counter[str] = field(default_factory=Counter)
+    links: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(kind, outcome): calls and executions that were found to be of a span, LINKED, and why others are not."""
     source: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def take_source(self, counters: SourceCounters) -> None:

@@ -108,5 +108,9 @@ class Bundle:
     """The part of the window from the first driver call to the last, of any process. For findings; not exported."""
     startup_idle: tuple[tuple[int, int], ...] = ()
     """(stack, nanoseconds): what of `gpu_idle` was before the first driver call. For findings; not exported."""
+    idle_gaps: tuple[tuple[int, float], ...] = ()
+    """(stack, gaps): of how many gaps the rest of it is all there was. For findings; not exported."""
+    long_idle: tuple[tuple[int, int], ...] = ()
+    """(stack, nanoseconds): what is of gaps longer than a launch takes to prepare. For findings; not exported."""
     launches: tuple[tuple[int, int], ...] = ()
     """(stack, submissions) of estimates that another bundle exports. For findings; not exported."""

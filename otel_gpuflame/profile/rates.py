@@ -31,15 +31,17 @@ class ProcessRates:
     copies: float = 0.0
     copied_bytes: float = 0.0
     is_estimated: bool = False
-    """Launches and copies are scaled from sampling windows."""
+    """Launches and copies are scaled from sampling windows; waits, where they are windowed."""
     top_wait: TopRow | None = None
     """Where it waited most; its value in nanoseconds."""
 
 
 @dataclass(slots=True)
 class _Work:
-    """Submissions and bytes a second."""
+    """Submissions, bytes and seconds waited a second."""
 
+    wait: float = 0.0
+    top_wait: TopRow | None = None
     launches: float = 0.0
     copies: float = 0.0
     copied_bytes: float = 0.0
@@ -50,8 +52,6 @@ class _Work:
 class _Process:
     service: str
     exact: _Work = field(default_factory=_Work)
-    wait: float = 0.0
-    top_wait: TopRow | None = None
 
 
 class Rates:
@@ -98,13 +98,7 @@ class Rates:
             if bundle.scope == ESTIMATED_SCOPE:
                 continue
             pid, service = _identity(bundle)
-            rows = top_python_lines([bundle], GPU_WAIT)
-            self._processes[pid] = _Process(
-                service=service,
-                exact=_work(bundle),
-                wait=total([bundle], GPU_WAIT) / bundle.window.duration_ns,
-                top_wait=rows[0] if rows else None,
-            )
+            self._processes[pid] = _Process(service=service, exact=_work(bundle))
 
     def rows(self, targets: Iterable[tuple[int, str]]) -> list[ProcessRates]:
         """Rates of `targets`, (pid, service), and of whatever else was active; who waits most comes first."""
@@ -118,12 +112,12 @@ class Rates:
         return ProcessRates(
             pid=pid,
             service=process.service,
-            wait=process.wait,
+            wait=process.exact.wait + scaled.wait,
             launches=process.exact.launches + scaled.launches,
             copies=process.exact.copies + scaled.copies,
             copied_bytes=process.exact.copied_bytes + scaled.copied_bytes,
             is_estimated=estimate is not None,
-            top_wait=process.top_wait,
+            top_wait=process.exact.top_wait or scaled.top_wait,
         )
 
 
@@ -143,7 +137,10 @@ def _work(bundle: Bundle) -> _Work:
         if profile.sample_type == GPU_LAUNCH:
             for kind, value in _submissions(bundle, profile):
                 counts[kind] += value
+    waits = top_python_lines([bundle], GPU_WAIT)
     return _Work(
+        wait=total([bundle], GPU_WAIT) / bundle.window.duration_ns,
+        top_wait=waits[0] if waits else None,
         launches=sum(counts[kind] for kind in _LAUNCHES) / seconds,
         copies=counts[Kind.COPY] / seconds,
         copied_bytes=total([bundle], GPU_COPY) / seconds,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -39,6 +39,8 @@ class SampleTable:
         self._values: dict[ValueType, dict[tuple[int, int, int], int]] = {t: {} for t in ALL}
         self._waits: Counter[int] = Counter()
         self._startup_idle: Counter[int] = Counter()
+        self._idle_gaps: defaultdict[int, float] = defaultdict(float)
+        self._long_idle: Counter[int] = Counter()
         self._launches: Counter[int] = Counter()
         self.kernels: tuple[KernelUse, ...] = ()
         """The kernels that ran longest."""
@@ -89,6 +91,12 @@ class SampleTable:
         """Note that so much of the idle time of this stack was before the program used the GPU."""
         self._startup_idle[self._stack(stack)] += idle_ns
 
+    def note_gaps(self, stack: tuple[int, ...], gaps: float, long_ns: int) -> None:
+        """Note that idle time of this stack is that of so many gaps, and how much of it is of long ones."""
+        self._idle_gaps[self._stack(stack)] += gaps
+        if long_ns:
+            self._long_idle[self._stack(stack)] += long_ns
+
     def note_launches(self, stack: tuple[int, ...], launches: int) -> None:
         """Note that this stack submitted so much, which another bundle counts."""
         self._launches[self._stack(stack)] += launches
@@ -120,6 +128,8 @@ class SampleTable:
             kernels=self.kernels,
             used=used,
             startup_idle=tuple(self._startup_idle.items()),
+            idle_gaps=tuple(self._idle_gaps.items()),
+            long_idle=tuple(self._long_idle.items()),
             launches=tuple(self._launches.items()),
         )
 

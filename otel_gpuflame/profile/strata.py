@@ -9,17 +9,16 @@ import numpy as np
 
 from otel_gpuflame.correlate.groups import Groups
 from otel_gpuflame.correlate.sampling import Estimate, estimate_total
-from otel_gpuflame.events import apis
+from otel_gpuflame.events.attributions import AttributionArray, Measure
 from otel_gpuflame.events.records import CallArray, SamplingWindow
+from otel_gpuflame.events.windowed import WindowedWaits, are_windowed, may_wait
+from otel_gpuflame.profile.linked_spans import LinkedSpans
 
 PPB = 1_000_000_000
 HISTORY = 32
 """Strata from which the standard error is computed: enough for it to be stable, few enough to follow the load."""
 _LATE_NS = 1_000_000_000
 """A thread that loses the CPU between taking the time and sending the call delivers so late, on a host that is busy."""
-
-_WINDOWED = np.zeros(1 << 16, bool)
-_WINDOWED[[api.id for api in apis.ALL if apis.is_windowed(api)]] = True
 
 
 @dataclass(slots=True)
@@ -29,6 +28,9 @@ class Stratum:
     window: SamplingWindow
     number: int
     parts: list[Groups] = field(default_factory=list)
+    waits: list[Groups] = field(default_factory=list)
+    """What its waits waited for (groups of `attribution_columns`)."""
+    spans: LinkedSpans = field(default_factory=LinkedSpans)
 
     @property
     def scale(self) -> float:
@@ -54,6 +56,7 @@ class Strata:
 
     def __init__(self) -> None:
         self._open: list[Stratum] = []
+        self._waits = WindowedWaits()
         self.opened = 0
         self._seen: deque[float] = deque(maxlen=HISTORY)
         self._probabilities: deque[float] = deque(maxlen=HISTORY)
@@ -68,17 +71,19 @@ class Strata:
         """Begin a stratum."""
         self.opened += 1
         self._open.append(Stratum(window, self.opened))
+        self._waits.note(window)
 
     def split(
         self, rows: CallArray
     ) -> tuple[CallArray, list[tuple[Stratum, CallArray]], CallArray]:
         """(calls that count as they are, calls by stratum, windowed calls outside of every window).
 
-        In a stratum that is captured as a whole, windowed calls count as they are too.
+        In a stratum that is captured as a whole, windowed calls count as they are too. A wait that ends when its
+        stratum is complete is outside: the estimate of that stratum stands for it.
         """
-        exact = ~_WINDOWED[rows["api"]]
-        undecided = ~exact
+        undecided = are_windowed(rows) | self._waits.among(rows)
         starts = rows["start_ns"]
+        exact = ~undecided
         sampled = []
         for stratum in self._open:
             window = stratum.window
@@ -89,6 +94,25 @@ class Strata:
             elif inside.any():
                 sampled.append((stratum, rows[inside]))
         return rows[exact], sampled, rows[undecided]
+
+    def split_waits(
+        self, rows: AttributionArray
+    ) -> tuple[AttributionArray, list[tuple[Stratum, AttributionArray]]]:
+        """(all others, what windowed waits waited for by stratum).
+
+        A wait outside of a window is left out here, as the call is in `split`, where it is counted.
+        """
+        waits = (rows["measure"] == Measure.GPU_WAIT) & (rows["sampled_ns"] > 0) & may_wait(rows)
+        if not waits.any():
+            return rows, []
+        at_ns = rows["sampled_ns"]
+        found = []
+        for stratum in self._open:
+            window = stratum.window
+            inside = waits & (at_ns >= window.open_ns) & (at_ns < window.close_ns)
+            if inside.any():
+                found.append((stratum, rows.take(np.flatnonzero(inside))))
+        return rows.take(np.flatnonzero(~waits)), found
 
     def complete_until(self, time_ns: int) -> list[Stratum]:
         """Remove and return the strata that are over by `time_ns`, oldest first."""

@@ -45,7 +45,7 @@ def top_python_lines(bundles: Iterable[Bundle], sample_type: ValueType) -> list[
 
 def top_leaves(bundles: Iterable[Bundle], sample_type: ValueType) -> list[TopRow]:
     """Value by leaf frame, largest first: what `go tool pprof -top` calls flat."""
-    return _rank(bundles, sample_type, lambda frames: frames[-1]._replace(line=0))
+    return _rank(bundles, sample_type, lambda frames: frames[-1]._replace(line=0, address=0))
 
 
 def total(bundles: Iterable[Bundle], sample_type: ValueType) -> int:

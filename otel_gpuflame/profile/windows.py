@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from otel_gpuflame.correlate.groups import Groups, concatenate
 from otel_gpuflame.events.records import CaptureStart
 from otel_gpuflame.profile.ledger import Ledger
+from otel_gpuflame.profile.linked_spans import LinkedSpans
 from otel_gpuflame.profile.model import Window
 
 _COMPACT_FROM_ROWS: Final = 1 << 18
@@ -54,6 +55,7 @@ class OpenWindow:
     calls: Sums = field(default_factory=Sums)
     attributions: Sums = field(default_factory=Sums)
     kernels: Sums = field(default_factory=Sums)
+    spans: LinkedSpans = field(default_factory=LinkedSpans)
     first_ns: int = 0
     last_ns: int = 0
     first_call_ns: int | None = None

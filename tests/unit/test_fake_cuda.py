@@ -416,6 +416,7 @@ def test_wait_program_names_its_line(build_dir: Path) -> None:
         ("FAKE_CUDA_DEVICES", "65"),
         ("FAKE_CUDA_WAIT", "sleep"),
         ("FAKE_CUDA_RUNTIME", "yes"),
+        ("FAKE_CUDA_NO_MOVES", "yes"),
         ("FAKE_CUDA_LOG", "/no/such/directory/log"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,11 @@ def test_numbers_are_readable() -> None:
         "copies 1,000, mean copy 8.00 MiB, copies that waited 1,000, synchronises 1,000, "
         "bytes per second waited 4,152,776,238, memory pageable"
     )
+
+
+def test_a_number_by_something_has_its_unit_too() -> None:
+    """`mean_idle_ns_per_launch` is a time, whatever it is counted by."""
+    text = io.StringIO()
+    console = Console(file=text, width=400, highlight=False)
+    print_findings(console, programs.launch_bound().findings())
+    assert re.search(r"mean idle per launch [\d.]+ [µm]s,", text.getvalue())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -18,8 +17,8 @@ from otel_gpuflame.profile.model import Bundle, ValueType
 from otel_gpuflame.profile.top import LIBRARY_CODE, top_leaves, top_python_lines, total
 from tests.tiers import require
 from tests.unit.cli.captures import ROOT, run, write_capture
+from tests.unit.cli.pprof_tool import pprof_top
 
-UNITS = {"nanoseconds": "ns", "bytes": "B", "count": ""}
 CAPTURES = ["hand-made", *sorted(p.name for p in (ROOT / "examples" / "captures").glob("*.ogfcap"))]
 
 
@@ -36,30 +35,6 @@ def written(
     path = directory / "train.pb.gz"
     assert run("replay", capture, "--pprof", path).exit_code == 0
     return path, replay(capture, AggregateOptions(window_ns=None)).bundles
-
-
-def pprof_top(path: Path, sample_type: ValueType, *options: str) -> Counter[str]:
-    """Flat values by name, as `go tool pprof -top` prints them; equal names are added up."""
-    unit = UNITS[sample_type.unit]
-    command = [
-        "go",
-        "tool",
-        "pprof",
-        "-symbolize=none",
-        "-top",
-        f"-sample_index={sample_type.type}",
-    ]
-    command += ["-nodecount=100000", "-nodefraction=0", "-edgefraction=0", *options]
-    command += [f"-unit={unit}"] if unit else []
-    result = subprocess.run([*command, str(path)], capture_output=True, text=True, check=True)
-    rows = result.stdout.split("flat%", 1)[1].splitlines()[1:]
-    found: Counter[str] = Counter()
-    for row in rows:
-        match = re.match(rf"\s*(\d+)(?:{unit})? +\S+ +\S+ +\S+ +\S+ +(.*)", row)
-        assert match is not None, row
-        if int(match[1]):
-            found[match[2].removesuffix(" (inline)")] += int(match[1])
-    return found
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_without_options_there_are_tables(capture: Path) -> None:
         "[spin]",
         "[blocked]",
         "What the GPU was given",
-        "gemm()",
+        "gemm",
         "[copy DtoH]",
         "[lost: ring full]",
         f"gpu_wait {WAITED_NS / 1e9:.2f} s, gpu_launch {SUBMISSIONS}",

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,10 +19,13 @@ from otel_gpuflame.pipeline import replay
 from otel_gpuflame.profile.aggregate import AggregateOptions
 from tests.integration.collector.sink import OtlpSink
 from tests.integration.collector.sink_types import Reply
+from tests.otlp_json import as_otlp_json
 
 CAPTURE = Path(__file__).resolve().parents[3] / "examples" / "captures" / "h200_train.ogfcap"
 BATCH_TRACE, MEMBER_TRACE, OTHER_TRACE = (bytes([number] * 16) for number in (0xB, 0xC, 0xD))
 MINUTE_NS = 60_000_000_000
+ADDED = ["gpu.wait_ns", "gpu.request.wait_ns", "gpu.coverage"]
+"""What a span gets that the recording links to. It has no times of executions."""
 FLAGS = 0x100
 """Whether the parent is remote is known. The SDK sends no other flag."""
 
@@ -101,18 +103,6 @@ def small(trace_id: bytes, start_ns: int) -> ExportTraceServiceRequest:
     return request
 
 
-def as_otlp_json(message: Any) -> Any:
-    """OTLP writes ids in hexadecimal, protobuf in base64."""
-    if isinstance(message, list):
-        return [as_otlp_json(item) for item in message]
-    if not isinstance(message, dict):
-        return message
-    return {
-        key: base64.b64decode(value).hex() if key.lower().endswith("id") else as_otlp_json(value)
-        for key, value in message.items()
-    }
-
-
 @pytest.fixture
 def traces(linked: tuple[bytes, bytes, int], tmp_path: Path) -> Path:
     """The requests as the Collector's `file` exporter writes them: one a line."""
@@ -175,7 +165,12 @@ def test_traces_arrive_as_they_were_with_the_times_of_their_profiles(
         for event in span.events:
             event.time_unix_nano += moved_ns
         span.status.SetInParent()  # The SDK always sends one.
-        assert arrived[span.trace_id + span.span_id][2] == span
+        sent_span = arrived[span.trace_id + span.span_id][2]
+        added = [pair for pair in sent_span.attributes if pair.key.startswith("gpu.")]
+        assert [pair.key for pair in added] == (ADDED if span is server else [])
+        for pair in added:
+            sent_span.attributes.remove(pair)
+        assert sent_span == span
     resource, scope, _ = arrived[server.trace_id + server.span_id]
     assert resource == of_resource.resource
     assert scope == of_resource.scope_spans[0].scope
@@ -189,6 +184,21 @@ def test_recorded_times_are_kept_on_request(
     assert run("--traces", traces, *arguments).exit_code == 0
     trace_id, span_id, start_ns = linked
     assert spans_of(sink)[trace_id + span_id][2].start_time_unix_nano == start_ns
+
+
+def test_ids_of_spans_are_sent_as_text_on_request(
+    sink: OtlpSink, linked: tuple[bytes, bytes, int]
+) -> None:
+    """Beside the links, which come in any case."""
+    arguments = ("--endpoint", sink.http_endpoint, "--protocol", "http/protobuf")
+    found = []
+    for more in ((), ("--span-attributes",)):
+        assert run(*arguments, *more).exit_code == 0
+        tables = [each.profiles.dictionary for each in sink.received]
+        assert any(link.span_id == linked[1] for each in tables for link in each.link_table)
+        values = {pair.value.string_value for each in tables for pair in each.attribute_table}
+        found.append({linked[0].hex(), linked[1].hex()} <= values)
+    assert found == [False, True]
 
 
 def test_a_receiver_that_takes_no_traces_is_an_error(sink: OtlpSink, traces: Path) -> None:
@@ -281,6 +291,7 @@ def folded_total(path: Path) -> int:
     [
         (("--traces", "traces.json"), "give --endpoint or --batch-split"),
         (("--batch-split",), "give --traces too"),
+        (("--span-attributes",), "give --endpoint too"),
         (("--batch-split", "--traces", "t.json", "--pprof", "p.pb.gz"), "leave out --batch-split"),
         (("--endpoint", "http://127.0.0.1:1", "--span-id", "0" * 15 + "1"), "leave out --span-id"),
     ],

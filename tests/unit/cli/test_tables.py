@@ -102,12 +102,14 @@ def test_a_ledger_with_losses_says_of_what_and_why() -> None:
             launch={"seen": 100, "ring_full": 7, "no_return": 1},
             copy={"seen": 9, "nested": 4},
             stack={"lost": 3},
+            name={"seen": 50, "sent": 50, "unresolved": 6},
         )
     )
     ledger.remarks.update({"inverted times": 0, "late for their window": 2})
     assert ledger_text(ledger).splitlines() == [
         "109 calls seen, 95 profiled, 8 lost, 4 inside another call, 2 still in the driver",
         "  launch: no return 1, ring full 7",
+        "  answers about kernels that had got their names before the capture began: 6",
         "  late for their window: 2",
         "  stacks lost on the way (sent again): 3",
     ]
@@ -172,3 +174,26 @@ def test_executions_tell_what_the_cpu_waited_for_and_why_the_gpu_idled() -> None
     assert "20.0 ms  16.7%  [driver call]" in tables["Why the GPU idled"]
     assert "gpu_time 9.50 s, gpu_idle 120 ms, gpu_launch 101,000" in text.getvalue()
     assert "How the CPU waited" not in text.getvalue()
+
+
+def links_said(**counts: int) -> list[str]:
+    """Lines about links, where so many launches and executions have some."""
+    ledger = Ledger()
+    for name, count in counts.items():
+        kind, _, outcome = name.partition("_")
+        ledger.links[kind, outcome] = count
+    out, text = console(200)
+    print_ledger(out, ledger)
+    return text.getvalue().splitlines()[1:]
+
+
+def test_how_much_is_linked_is_said() -> None:
+    """And why the rest is not; nothing is said of programs without spans."""
+    assert links_said(launch_no_span=9, wait_no_span=1) == []
+    assert links_said(launch_linked=1_000, copy_linked=1, wait_no_span=7, launch_too_many=2) == [
+        "1,001 calls linked to a span, 7 outside of spans, 2 in spans beyond the limit"
+    ]
+    assert links_said(execution_not_sampled=3, launch_linked=1) == [
+        "1 calls linked to a span",
+        "0 executions linked to a span, 3 in spans that are not sampled",
+    ]

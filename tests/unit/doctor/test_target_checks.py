@@ -15,6 +15,7 @@ from otel_gpuflame.capture.checks.host import Host
 from otel_gpuflame.capture.checks.result import Status
 from otel_gpuflame.doctor.run import OF_TARGET
 from otel_gpuflame.symbolize.cpython.detect import PythonRefusal
+from otel_gpuflame.symbolize.thread_context import ThreadContextPlace
 from tests.unit.doctor.hosts import LIBRARY
 
 PID = 42
@@ -160,11 +161,11 @@ def test_an_interpreter_that_is_not_walked_is_said(
     process: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the reason of the one who refused it."""
-    refusal = PythonRefusal("CPython 3.9 is not supported: 3.10 to 3.13 are")
+    refusal = PythonRefusal("CPython 3.9 is not supported: 3.10 to 3.14 are")
     monkeypatch.setattr(target, "find_python", lambda *_: refusal)
     result = target.check_interpreter(maps(process), PID)
     assert (result.status, result.detail) == (Status.WARN, refusal.reason)
-    assert "3.10 to 3.13" in result.remedy
+    assert "3.10 to 3.14" in result.remedy
 
 
 def test_a_program_without_interpreter_has_none_to_check(process: Path) -> None:
@@ -182,7 +183,7 @@ def test_spans_that_are_not_published_are_told() -> None:
 
 def test_published_spans_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the thread context record has a place."""
-    monkeypatch.setattr(target, "find_thread_context", lambda *_: -64)
+    monkeypatch.setattr(target, "find_thread_context", lambda *_: ThreadContextPlace(-64))
     assert target.check_span(HERE, os.getpid()).status is Status.OK
 
 

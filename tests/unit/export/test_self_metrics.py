@@ -43,6 +43,7 @@ STATE = AgentSnapshot(
             ServiceTotals(
                 service="train",
                 wait_ns=2_500_000_000,
+                estimated_wait_ns=500_000_000,
                 launches=7,
                 estimated_launches=1_000,
                 copied_bytes=64,
@@ -150,7 +151,12 @@ MIG = labels(hw__id="MIG-2", hw__model="H200")
         (
             "gpu.wait.time",
             "s",
-            {labels(service__name="train"): 2.5, labels(service__name="serve"): 1e-9},
+            {
+                labels(service__name="train", estimated=False): 2.5,
+                labels(service__name="train", estimated=True): 0.5,
+                labels(service__name="serve", estimated=False): 1e-9,
+                labels(service__name="serve", estimated=True): 0,
+            },
         ),
         (
             "gpu.launches",

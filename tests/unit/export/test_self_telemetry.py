@@ -69,7 +69,7 @@ def test_metrics_arrive_at_the_end_with_overheads(sink: OtlpSink, transport: str
     (received,) = sink.received
     assert (received.transport, received.signal) == (transport, "metrics")
     found = values(received)
-    assert found["gpu.wait.time"] == [2.5, 1e-9]
+    assert found["gpu.wait.time"] == [2.5, 0.5, 1e-9, 0.0]
     assert found["otel_gpuflame.overhead"] == [0.008, 0.001]
     (resource,) = received.metrics.resource_metrics
     names = {a.key: a.value.string_value for a in resource.resource.attributes}

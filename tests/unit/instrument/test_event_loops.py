@@ -9,6 +9,7 @@ import subprocess
 import sys
 import types
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -331,6 +332,48 @@ def test_trio(reader: Any, tracer: Tracer) -> None:
                 nursery.start_soon(request)
 
     trio.run(main)
+
+
+def test_greenlets_keep_their_spans(reader: Any, tracer: Tracer) -> None:
+    """64 requests in greenlets with Contexts of their own take turns in an order that nobody knows.
+
+    A function of the program that is told of switches is told as before.
+    """
+    greenlet = pytest.importorskip("greenlet")
+    dice = random.Random(11)
+    told: list[str] = []
+
+    def request(hub: Any, number: int) -> None:
+        with tracer.start_as_current_span(f"request {number}") as root:
+            for _ in range(5):
+                hub.switch()
+                assert reader.span_id() == span_id(root)
+                with tracer.start_as_current_span("part") as part:
+                    hub.switch()
+                    assert reader.span_id() == span_id(part)
+                assert reader.span_id() == span_id(root)
+        assert reader.span_id() is None
+
+    def requests() -> None:
+        greenlet.settrace(lambda event, _: told.append(event))
+        waiting = []
+        for number in range(REQUESTS):
+            each = greenlet.greenlet(request)
+            each.gr_context = contextvars.Context()
+            waiting.append(each)
+            each.switch(greenlet.getcurrent(), number)
+            assert reader.span_id() is None
+        while waiting:
+            each = dice.choice(waiting)
+            each.switch()
+            assert reader.span_id() is None
+            if each.dead:
+                waiting.remove(each)
+
+    # In a thread of its own, since following lasts as long as the thread.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(requests).result()
+    assert len(told) > REQUESTS * 20
 
 
 @pytest.mark.parametrize("name", ["gevent", "eventlet"])

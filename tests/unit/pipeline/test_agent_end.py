@@ -170,6 +170,7 @@ def test_the_last_metrics_say_what_became_of_everything(monkeypatch: pytest.Monk
     snapshot = built.snapshot()
     assert [totals.wait_ns for totals in snapshot.capture.services] == [2_000_000_000]
     events = {(key.outcome, key.reason): count for key, count in snapshot.capture.events}
+    assert events.pop(("unlinked", "no_span")) == 1
     assert events == {("seen", ""): 2, ("profiled", ""): 1, ("left_out", "capture_ended"): 1}
     assert not snapshot.capture.is_capturing
 

@@ -120,6 +120,7 @@ def test_every_event_is_told_by_what_became_of_it() -> None:
     books.profiled["launch"] -= 1
     books.dropped["launch", "outside_window"] = 1
     books.remarks["late for their window"] = 6
+    books.links.update({("launch", "linked"): 5, ("launch", "too_many"): 3, ("wait", "no_span"): 1})
     status.begin(books)
 
     snapshot = published(status)
@@ -135,6 +136,9 @@ def test_every_event_is_told_by_what_became_of_it() -> None:
         EventKey("symbolize", "python_frames", "resolved"): 9,
         EventKey("symbolize", "python_frames", "unreadable"): 4,
         EventKey("symbolize", "native_stacks", "cut"): 2,
+        EventKey("link", "launch", "linked"): 5,
+        EventKey("link", "launch", "unlinked", "too_many"): 3,
+        EventKey("link", "wait", "unlinked", "no_span"): 1,
     }
     assert snapshot.pending == (("launch", 5),)
     assert snapshot.remarks == (("late for their window", 6),)

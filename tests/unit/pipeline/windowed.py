@@ -13,7 +13,7 @@ import numpy as np
 from otel_gpuflame.capture.plan import PlannedWindow, plan_window
 from otel_gpuflame.correlate.gpu.inferred import InferredLaunches
 from otel_gpuflame.correlate.gpu.rows import concatenate
-from otel_gpuflame.events import apis, wire
+from otel_gpuflame.events import wire
 from otel_gpuflame.events.executions import (
     EXECUTION,
     ExecutionArray,
@@ -35,6 +35,7 @@ from otel_gpuflame.events.records import (
     Targets,
     Watermark,
 )
+from otel_gpuflame.events.windowed import are_windowed, may_wait
 from otel_gpuflame.events.wire_gpu import GpuKind
 from otel_gpuflame.pipeline.correlating import CorrelatingAggregator
 from otel_gpuflame.profile.aggregate import AggregateOptions
@@ -46,8 +47,6 @@ OPENS_NS: Final = 500_000
 ENDS_NS: Final = 250_000
 ROUND_NS: Final = 10 * MS
 PPB: Final = 1_000_000_000
-_IS_WINDOWED: Final = np.zeros(1 << 16, np.bool_)
-_IS_WINDOWED[[api.id for api in apis.ALL if apis.is_windowed(api)]] = True
 _WORK: Final = (GpuKind.KERNEL, GpuKind.COPY, GpuKind.SET)
 
 
@@ -123,6 +122,8 @@ class Schedule:
     until_ns: int
     incomplete: str = ""
     """What the library says of each window."""
+    with_waits: bool = False
+    """Whether calls that may wait are windowed, too."""
 
     def plan(self, begin_ns: int, random: Random) -> Iterator[PlannedWindow]:
         for start_ns in range(begin_ns, self.until_ns, self.stratum_ns):
@@ -135,12 +136,14 @@ def windowed(recording: Recording, schedule: Schedule, random: Random) -> Iterat
     yield from (event for event in recording.events if isinstance(event, known))
     timed: list[tuple[int, int, Event]] = []
     calls = recording.calls
-    is_kept = ~_IS_WINDOWED[calls["api"]]
+    is_kept = ~are_windowed(calls)
+    if schedule.with_waits:
+        is_kept &= ~may_wait(calls) | (calls["start_ns"] >= schedule.until_ns)
     intervals: list[tuple[int, int]] = []
     in_library = np.zeros(len(recording.records), np.bool_)
     starts_ns = calls["start_ns"].astype(np.int64)
     for plan in schedule.plan(recording.begin_ns, random):
-        timed.append((plan.open_ns, 0, _announced(plan)))
+        timed.append((plan.open_ns, 0, _announced(plan, with_waits=schedule.with_waits)))
         is_kept |= (starts_ns >= plan.open_ns) & (starts_ns < plan.close_ns)
         if plan.probability < 1:
             intervals.append((plan.open_ns + OPENS_NS, plan.close_ns - ENDS_NS))
@@ -165,13 +168,14 @@ def windowed(recording: Recording, schedule: Schedule, random: Random) -> Iterat
     yield from (event for _, _, event in sorted(timed, key=lambda item: item[:2]))
 
 
-def _announced(plan: PlannedWindow) -> SamplingWindow:
+def _announced(plan: PlannedWindow, *, with_waits: bool) -> SamplingWindow:
     return SamplingWindow(
         stratum_start_ns=plan.stratum_start_ns,
         stratum_end_ns=plan.stratum_end_ns,
         open_ns=plan.open_ns,
         close_ns=plan.close_ns,
         probability_ppb=round(plan.probability * PPB),
+        with_waits=with_waits,
     )
 
 

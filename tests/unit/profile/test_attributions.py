@@ -20,7 +20,7 @@ from otel_gpuflame.events.attributions import (
 )
 from otel_gpuflame.events.executions import NO_DEVICE
 from otel_gpuflame.events.frames import FrameKind, ProcessKey, StackKey
-from otel_gpuflame.events.records import HandleName, Names, StacksForgotten, Watermark
+from otel_gpuflame.events.records import Calls, HandleName, Names, StacksForgotten, Watermark
 from otel_gpuflame.events.wire import CallFlag
 from otel_gpuflame.profile.aggregate import AggregateOptions
 from otel_gpuflame.profile.model import Bundle, Link, ValueType
@@ -193,7 +193,7 @@ def test_a_kernel_frame_has_both_names() -> None:
     row = attribution(Measure.GPU_TIME, 9, api="cuLaunchKernel", name=1)
     (bundle,), _ = run([*usual(), names, attributed(row)])
     leaf = bundle.frames[bundle.stacks[0][-1]]
-    assert (leaf.kind, leaf.name, leaf.system_name) == (FrameKind.GPU, "gemm()", "_Z4gemmv")
+    assert (leaf.kind, leaf.name, leaf.system_name) == (FrameKind.GPU, "gemm", "_Z4gemmv")
 
 
 def test_waits_that_are_attributed_count_once() -> None:
@@ -311,6 +311,35 @@ def test_equal_attributions_add_up_and_sums_are_exact() -> None:
     for measure, sample_type in types.items():
         expected = int(rows["value_ns"][rows["measure"] == measure].sum())
         assert sum(leaves(bundles, sample_type).values()) == expected
+
+
+def test_gaps_of_idle_time_add_up_by_stack() -> None:
+    """Not those before the first driver call, and of nothing else."""
+    before = attribution(Measure.GPU_IDLE, 5, Leaf.OFF_CPU, gaps=4, time_ns=START_NS)
+    rows = [
+        attribution(Measure.GPU_IDLE, 5, Leaf.OFF_CPU, gaps=gaps, time_ns=START_NS + 50)
+        for gaps in (0.25, 1, 0.5)
+    ]
+    first = Calls(call("cuLaunchKernel", start_ns=START_NS + 20))
+    other = attribution(Measure.GPU_QUEUE, 5, Leaf.DEVICE_FULL, gaps=7)
+    (bundle,), _ = run([*usual(), first, attributed(*rows, before, other)])
+    ((stack, gaps),) = bundle.idle_gaps
+    assert (bundle.frames[bundle.stacks[stack][-1]].name, gaps) == ("[off CPU]", 1.75)
+
+
+def test_idle_time_of_long_gaps_is_known_apart() -> None:
+    """Of more than 10 ms: of a half of one, 5 ms and more."""
+    at = {"time_ns": START_NS + 50}
+    rows = [
+        attribution(Measure.GPU_IDLE, ns, Leaf.ON_CPU, gaps=gaps, **at)
+        for ns, gaps in ((5_000_000, 0.5), (5_000_001, 0.5), (30_000_000, 1), (30_000_000, 4))
+    ]
+    without = attribution(Measure.GPU_IDLE, 10**9, Leaf.NO_SAMPLE, **at)
+    first = Calls(call("cuLaunchKernel", start_ns=START_NS + 20))
+    (bundle,), _ = run([*usual(), first, attributed(*rows, without)])
+    ((stack, long_ns),) = bundle.long_idle
+    assert (bundle.frames[bundle.stacks[stack][-1]].name, long_ns) == ("[on CPU]", 35_000_001)
+    assert sum(gaps for _, gaps in bundle.idle_gaps) == 6
 
 
 def test_unknown_measures_are_remarked() -> None:

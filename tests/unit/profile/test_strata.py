@@ -1,0 +1,72 @@
+"""Which calls count as they are, which by their stratum, and which not at all."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from otel_gpuflame.events.records import CallArray, SamplingWindow
+from otel_gpuflame.events.windowed import WindowedWaits
+from otel_gpuflame.profile.strata import Strata
+from tests.unit.profile.builders import call
+
+STRATUM_NS = 1_000
+PROBABILITY_PPB = 300_000_000
+
+
+def stratum(number: int, *, with_waits: bool = True) -> SamplingWindow:
+    """Strata of 1,000 ns follow each other; the window of each is from 100 to 400 ns after its start."""
+    start_ns = number * STRATUM_NS
+    return SamplingWindow(
+        stratum_start_ns=start_ns,
+        stratum_end_ns=start_ns + STRATUM_NS,
+        open_ns=start_ns + 100,
+        close_ns=start_ns + 400,
+        probability_ppb=PROBABILITY_PPB,
+        with_waits=with_waits,
+    )
+
+
+def waits(*starts_ns: int) -> CallArray:
+    """Waits that began then."""
+    return np.concatenate(
+        [call("cuStreamSynchronize", start_ns=start_ns, duration_ns=5) for start_ns in starts_ns]
+    )
+
+
+def starts(rows: CallArray) -> list[int]:
+    """When they began."""
+    return [int(start_ns) for start_ns in rows["start_ns"]]
+
+
+def test_a_windowed_wait_that_ends_after_its_stratum_counts_nowhere() -> None:
+    """It would count as it is beside an estimate that stands for all waits of its stratum."""
+    strata = Strata()
+    strata.open(stratum(1, with_waits=False))
+    strata.open(stratum(2))
+    assert [each.number for each in strata.complete_until(3_000)] == [1, 2]
+    exact, sampled, outside = strata.split(waits(1_200, 2_200, 2_900, 3_100))
+    assert starts(exact) == [1_200, 3_100]
+    assert sampled == []
+    assert starts(outside) == [2_200, 2_900]
+
+
+def test_a_windowed_wait_counts_by_the_stratum_in_which_it_began() -> None:
+    """Also when the next one has begun, as long as its own is not complete."""
+    strata = Strata()
+    strata.open(stratum(2))
+    strata.open(stratum(3))
+    exact, sampled, outside = strata.split(waits(2_200, 2_900, 3_200))
+    assert starts(exact) == []
+    assert [(each.number, starts(rows)) for each, rows in sampled] == [(1, [2_200]), (2, [3_200])]
+    assert starts(outside) == [2_900]
+
+
+def test_strata_in_a_row_are_one_stretch_of_time() -> None:
+    """However many there were, the first is remembered; what lies between two stretches is in none."""
+    windowed = WindowedWaits()
+    for number in (*range(100), *range(200, 210)):
+        windowed.note(stratum(number))
+    began_ns = waits(0, 99_999, 100_000, 199_999, 200_000, 209_999, 210_000)
+    assert windowed.among(began_ns).tolist() == [True, True, False, False, True, True, False]
+    launches = call("cuLaunchKernel", start_ns=500)
+    assert not windowed.among(launches).any()
