@@ -2,7 +2,7 @@
 
 One transformer layer is trained with AdamW on random data. `log_loss()` calls `.item()`, which
 waits until the GPU has finished the step: the classic reason why a GPU idles between steps. Where
-OpenTelemetry is installed, each step is a span.
+OpenTelemetry is installed, each step is a span, and a trace of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 EXAMPLES = """\
@@ -23,6 +24,7 @@ examples:
   python examples/train_step.py --device cpu --steps 20  without one
   python examples/train_step.py --batch 256 --layers 4   enough work to keep a large GPU busy
   python examples/train_step.py --no-loss                without the wait in log_loss()
+  sudo otel-gpuflame record -o train.ogfcap -- python examples/train_step.py --traces traces.json
 """
 
 NO_TORCH = "train_step.py: torch (PyTorch) is not installed: pip install torch"
@@ -88,15 +90,20 @@ def make_trainer(torch: Any, device: str, layers: int, batch: int) -> Trainer:
     )
 
 
-def start_tracing() -> SpanFactory:
+def start_tracing(traces: Path | None) -> SpanFactory:
     """A factory of spans named train_step, of empty contexts where OpenTelemetry is missing."""
     try:
         from opentelemetry import trace  # noqa: PLC0415
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
-    except ImportError:
+    except ImportError as error:
+        if traces is not None:
+            sys.exit(f"train_step.py: --traces needs opentelemetry-sdk: {error}")
         return contextlib.nullcontext
-    provider = TracerProvider()
+    provider = TracerProvider(resource=Resource.create({"service.name": "train_step"}))
     publish_spans(provider)
+    if traces is not None:
+        write_spans(provider, traces)
     trace.set_tracer_provider(provider)
     tracer = trace.get_tracer("train_step")
     return lambda: tracer.start_as_current_span("train_step")
@@ -110,6 +117,15 @@ def publish_spans(provider: Any) -> None:
         return
     provider.add_span_processor(GpuflameSpanProcessor())
     install()
+
+
+def write_spans(provider: Any, traces: Path) -> None:
+    """Have spans written to a file, all of them by the end of the program."""
+    sys.path.append(str(Path(__file__).parent / "inference"))
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+    from traces_file import TracesFile  # noqa: PLC0415
+
+    provider.add_span_processor(BatchSpanProcessor(TracesFile(traces)))
 
 
 def log_loss(loss: Any) -> float:
@@ -141,6 +157,7 @@ def options_from_command_line() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=1, help="transformer layers (default 1)")
     parser.add_argument("--batch", type=int, default=32, help="sequences a step (default 32)")
     parser.add_argument("--no-loss", action="store_true", help="do not fetch the loss every step")
+    parser.add_argument("--traces", type=Path, help="write spans to this file, as OTLP JSON")
     options = parser.parse_args()
     if min(options.steps, options.layers, options.batch) < 1 or options.warmup < 0:
         parser.error("--steps, --layers and --batch must be at least 1, --warmup at least 0")
@@ -151,7 +168,7 @@ def main() -> None:
     """Train and print the rate."""
     options = options_from_command_line()
     trainer = make_trainer(import_torch(), options.device, options.layers, options.batch)
-    span = start_tracing()
+    span = start_tracing(options.traces)
     print(f"pid {os.getpid()}", flush=True)
     with_loss = not options.no_loss
     train(trainer, options.warmup, span, with_loss=with_loss)

@@ -16,6 +16,8 @@ from otel_gpuflame.profile.top import total
 CAPTURES = Path(__file__).parents[2] / "examples" / "captures"
 EXPECTED = Path(__file__).parent / "expected"
 NAMES = sorted(path.stem for path in CAPTURES.glob("*.ogfcap"))
+FOLDED = [name for name in NAMES if name != "h200_service"]
+"""Those whose stacks are few enough to be reviewed; see test_service_capture."""
 HOW_TO_UPDATE = "look at the difference, then: pytest tests/golden --update-golden"
 
 
@@ -31,7 +33,7 @@ def test_there_are_captures() -> None:
 
 
 @pytest.mark.parametrize("sample_type", sample_types.ALL, ids=lambda t: t.type)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FOLDED)
 def test_replay_gives_the_expected_stacks(
     name: str, sample_type: ValueType, update_golden: bool
 ) -> None:
@@ -51,8 +53,8 @@ def test_replay_gives_the_expected_stacks(
 
 def test_every_expectation_has_its_capture() -> None:
     """Files of captures or sample types that are gone are removed, so that none is taken for tested."""
-    wanted = {f"{name}.{t.type}.folded" for name in NAMES for t in sample_types.ALL}
-    assert {path.name for path in EXPECTED.glob("*")} <= wanted
+    wanted = {f"{name}.{t.type}.folded" for name in FOLDED for t in sample_types.ALL}
+    assert {path.name for path in EXPECTED.glob("*.folded")} <= wanted
 
 
 @pytest.mark.parametrize("name", NAMES)
