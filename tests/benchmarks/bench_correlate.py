@@ -72,6 +72,12 @@ def measure() -> list[Figure]:
             for n, v in kept.items()
         ),
         Figure(name="30 % missing: memory for it", value=resident_bytes / _MIB, unit="MiB"),
+        *(
+            Figure(
+                name=f"30 % missing, the whole, after {n} million", value=each / _MIB, unit="MiB"
+            )
+            for n, each in enumerate(_held_bytes(), 1)
+        ),
         figure(
             "and all that follows from it",
             [PAIRS / _told_s(many) for _ in range(REPEAT)],
@@ -89,18 +95,20 @@ def measure() -> list[Figure]:
 def rounds(threads: int, missing: float = 0.0) -> list[Round]:
     """Launches of several threads in turn, each with a record and an execution; a share of each of the three lost."""
     random = np.random.default_rng(1)
-    return [
-        Round(
-            _lost(_calls(index, threads), missing, random),
-            np.concatenate(
-                [
-                    _lost(_launches(index, threads), missing, random),
-                    _lost(_executions(index), missing, random),
-                ]
-            ),
-        )
-        for index in (np.arange(begin, begin + ROUND) for begin in range(0, PAIRS, ROUND))
-    ]
+    return [_round(begin, threads, missing, random) for begin in range(0, PAIRS, ROUND)]
+
+
+def _round(begin: int, threads: int, missing: float, random: np.random.Generator) -> Round:
+    index = np.arange(begin, begin + ROUND)
+    return Round(
+        _lost(_calls(index, threads), missing, random),
+        np.concatenate(
+            [
+                _lost(_launches(index, threads), missing, random),
+                _lost(_executions(index), missing, random),
+            ]
+        ),
+    )
 
 
 def _lost(rows: np.ndarray, share: float, random: np.random.Generator) -> np.ndarray:
@@ -180,18 +188,35 @@ def _resident_bytes() -> int:
         return int(status.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def _held_bytes() -> list[int]:
+    """What the whole correlator has taken, at most, by the end of each of three million launches."""
+    random, correlator = np.random.default_rng(1), GpuCorrelator()
+    correlator.feed(ExecutionsBegin(_PROCESS, 0))
+    before_bytes, most_bytes = _resident_bytes(), []
+    for begin in range(0, 3 * PAIRS, ROUND):
+        _feed(correlator, _round(begin, 8, MISSING, random), (begin + ROUND) * SPACING_NS)
+        held_bytes = _resident_bytes() - before_bytes
+        if begin % PAIRS == 0:
+            most_bytes.append(held_bytes)
+        most_bytes[-1] = max(most_bytes[-1], held_bytes)
+    return most_bytes
+
+
 def _told_s(batches: Sequence[Round]) -> float:
     """CPU seconds of the whole correlator."""
     correlator = GpuCorrelator()
     correlator.feed(ExecutionsBegin(_PROCESS, 0))
     begin_s = time.thread_time()
     for number, batch in enumerate(batches):
-        now_ns = (number + 1) * _ROUND_NS
-        events: list[Event] = [Calls(batch.calls), Executions(batch.records)]
-        for event in [*events, ExecutionWatermark(_PROCESS, now_ns), Watermark(now_ns)]:
-            correlator.feed(event)
+        _feed(correlator, batch, (number + 1) * _ROUND_NS)
     correlator.finish()
     return time.thread_time() - begin_s
+
+
+def _feed(correlator: GpuCorrelator, batch: Round, now_ns: int) -> None:
+    events: list[Event] = [Calls(batch.calls), Executions(batch.records)]
+    for event in [*events, ExecutionWatermark(_PROCESS, now_ns), Watermark(now_ns)]:
+        correlator.feed(event)
 
 
 def _passed_ns() -> float:

@@ -61,7 +61,7 @@ def measure() -> list[Figure]:
         "default streams": lambda: find_defaults(work, table),
         "events and stream waits": lambda: find_marks(calls, work, table),
         "what waits wait for": lambda: find_scopes(waits, work, table, defaults, marks),
-        "waits": lambda: explain_waits(waits, work, scopes),
+        "waits": lambda: explain_waits(waits, work, scopes, np.zeros(len(waits), np.bool_)),
         "queue": lambda: explain_queue(work, busy, marks),
         "busy and gaps": lambda: find_gaps(
             busy_intervals(rows), np.array([0], np.uint32), 0, LAST_NS

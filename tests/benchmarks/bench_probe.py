@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import numpy as np
+
 from otel_gpuflame.capture.attachments import Attachments
 from otel_gpuflame.capture.bpf.decode import decode_stack
 from otel_gpuflame.capture.bpf.drain import split_records
@@ -28,10 +30,12 @@ PYTHON_DEPTH: Final = 20
 _CALLS, _STACKS = 0, 1
 _CALIBRATION: Final = 2_000
 BARE, FOREIGN, RECORDED = "bare", "probed for others", "recorded"
+SPANLESS: Final = "recorded without its span"
+"""Only asked for by bench_span_read: the record is not looked for."""
 _STATES: Final = (BARE, FOREIGN, RECORDED)
 
 
-class _Session:
+class Session:
     """Probes around one target. `opening_ns` and `closing_ns` are the times to open and to close a window."""
 
     def __init__(self, launcher: Launcher) -> None:
@@ -42,6 +46,8 @@ class _Session:
         self._key = launcher.pid.to_bytes(4, "little")
         self._layout = self._find_target()
         self._stacks: list[bytes] = []
+        self.with_span = 0
+        """Launches of the last block that had a span."""
         self.opening_ns: list[float] = []
         self.closing_ns: list[float] = []
         self._drain.start()
@@ -61,13 +67,15 @@ class _Session:
         """Nanoseconds a launch over `count` launches in a state."""
         if state is FOREIGN:
             self._kernel.targets.delete(self._key)
+        elif state is SPANLESS:
+            self._kernel.targets.set(self._key, _without_span(self._layout))
         if state is not BARE:
             self.opening_ns.append(_timed(self._attachments.open_window))
         elapsed_ns = self._launcher.launch(count)
         if state is not BARE:
             self.closing_ns.append(_timed(self._attachments.close_window))
         self._kernel.targets.set(self._key, self._layout)
-        self._check(count if state is RECORDED else 0)
+        self._check(count if state in (RECORDED, SPANLESS) else 0)
         return elapsed_ns / count
 
     def check_stacks(self, python_frames: int) -> None:
@@ -85,7 +93,9 @@ class _Session:
 
     def _check(self, expected: int) -> None:
         self._drain.swap(0)
-        arrived = len(self._drain.data(_CALLS)) // wire.CALL.itemsize
+        calls = self._drain.data(_CALLS).view(wire.CALL)
+        arrived = len(calls)
+        self.with_span = int(((calls["flags"] & wire.CallFlag.HAS_SPAN) != 0).sum())
         self._stacks += split_records(self._drain.data(_STACKS))
         if arrived != expected:
             raise RuntimeError(f"{arrived} calls arrived instead of {expected}")
@@ -106,7 +116,7 @@ def measure() -> list[Figure]:
     ):
         with launching.launcher(*command) as launcher:
             launcher.launch(1)
-            session = _Session(launcher)
+            session = Session(launcher)
             try:
                 found += _compare(name, session)
                 session.check_stacks(frames)
@@ -121,7 +131,7 @@ def measure() -> list[Figure]:
     ]
 
 
-def _compare(name: str, session: _Session) -> list[Figure]:
+def _compare(name: str, session: Session) -> list[Figure]:
     counts = {state: _calls_a_block(session, state) for state in _STATES}
     times: dict[str, list[float]] = {state: [] for state in _STATES}
     for _ in range(ROUNDS):
@@ -148,8 +158,14 @@ def _differences(times: dict[str, list[float]], state: str) -> Sequence[float]:
     return [on - off for off, on in zip(times[BARE], times[state], strict=True)]
 
 
-def _calls_a_block(session: _Session, state: str) -> int:
+def _calls_a_block(session: Session, state: str) -> int:
     return max(_CALIBRATION, int(BLOCK_NS / session.block(state, _CALIBRATION)))
+
+
+def _without_span(layout: bytes) -> bytes:
+    value = np.frombuffer(layout, wire.TARGET).copy()
+    value["has_span"] = 0
+    return value.tobytes()
 
 
 def _timed(work: Callable[[], None]) -> float:

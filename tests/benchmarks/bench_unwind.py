@@ -1,12 +1,14 @@
 """What native stacks by unwind tables cost: nanoseconds a hit by depth, and how long tables take to make.
 
-One process launches in a loop through functions without frame pointers. We give BPF its tables and take them away again
-around blocks, in the order A B B A, so that the machine's moods hit both alike. Without tables the walk ends after one
-frame; with them it must reach the root, which is checked.
+One process launches in a loop through functions without frame pointers, probed by two sessions: one that remembers
+walks and one that walks each time. Of the two one at a time has it for a target. We give BPF its tables and take them
+away again around blocks, in the order A B C C B A, so that the machine's moods hit all alike. Without tables the walk
+ends after one frame (A); with them it must reach the root, and be remembered (B) or not (C), which is checked.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import time
@@ -18,7 +20,7 @@ import numpy as np
 from otel_gpuflame.capture.attachments import Attachments
 from otel_gpuflame.capture.bpf.decode import decode_stack
 from otel_gpuflame.capture.bpf.drain import split_records
-from otel_gpuflame.capture.bpf.kernel import CaptureKernel
+from otel_gpuflame.capture.bpf.kernel import WALK_MEMORY, CaptureKernel
 from otel_gpuflame.capture.targets import Targets
 from otel_gpuflame.capture.unwinding.processes import UnwindProcesses
 from otel_gpuflame.events import wire
@@ -33,6 +35,8 @@ from tests.benchmarks.figures import Figure, figure
 from tests.benchmarks.launching import Launcher
 
 DEPTHS: Final = (0, 20, 50, 90)
+WIDE_BYTES: Final = 256
+"""On the stack, each frame of the last row: those of PyTorch have about that."""
 ROUNDS: Final = 12
 BLOCK_NS: Final = 50_000_000
 BUILDS: Final = 5
@@ -42,11 +46,11 @@ _CALIBRATION: Final = 2_000
 
 
 class _Session:
-    """Probes around one target."""
+    """Probes around one target, which it has from the beginning."""
 
-    def __init__(self, launcher: Launcher) -> None:
+    def __init__(self, launcher: Launcher, *, remembers: bool) -> None:
         self._launcher = launcher
-        self._kernel = CaptureKernel()
+        self._kernel = _kernel(remembers=remembers)
         self._drain = self._kernel.open_drain()
         self._attachments = Attachments(self._kernel.uprobes, in_windows=False)
         targets = Targets(self._kernel, self._attachments)
@@ -56,6 +60,11 @@ class _Session:
         if self._kernel.unwind_maps is None:
             raise RuntimeError("this kernel refuses the search of unwind tables")
         self._tables = UnwindProcesses(self._kernel.unwind_maps)
+        target = self._kernel.targets.get(launcher.pid.to_bytes(4, "little"))
+        assert target is not None
+        self._target = target
+        self.process = ProcessKey(launcher.pid, 0)
+        """Its start is known from its first stack."""
         self._drain.start()
 
     def first_stack(self) -> RawStack:
@@ -77,6 +86,18 @@ class _Session:
         if mappings is not None:
             self._tables.want(process, [each.start for each in mappings.mappings], 0)
 
+    def watch(self, *, on: bool) -> None:
+        """Have the process for a target, or not: its launches then cost the trap, and little more."""
+        key = self._launcher.pid.to_bytes(4, "little")
+        if on:
+            self._kernel.targets.set(key, self._target)
+        else:
+            self._kernel.targets.delete(key)
+
+    def walks(self) -> dict[str, int]:
+        """What has become of walks so far."""
+        return {each.outcome: each.count for each in self._kernel.counters() if each.kind == "walk"}
+
     def block(self, count: int) -> float:
         """Nanoseconds a launch; every launch must have arrived."""
         elapsed_ns = self._launcher.launch(count)
@@ -97,37 +118,78 @@ def measure() -> list[Figure]:
     """Cost by depth, then building."""
     found: list[Figure] = []
     for depth in DEPTHS:
-        with launching.launcher(*launching.deep_loop(depth)) as launcher:
-            session = _Session(launcher)
-            try:
-                found += _compare(depth, session)
-            finally:
-                session.close()
+        found += _compare(depth, launching.deep_loop(depth))
+    found += _compare(DEPTHS[-1], launching.deep_loop(DEPTHS[-1], WIDE_BYTES), ", wide")
     return [*found, *_building()]
 
 
-def _compare(depth: int, session: _Session) -> list[Figure]:
-    process = session.first_stack().process
-    session.switch(process, on=True)
-    whole = session.first_stack()
-    if whole.native_state != wire.NativeState.ROOT or len(whole.native) < depth:
-        raise RuntimeError(f"{len(whole.native)} frames, state {whole.native_state}")
-    count = max(_CALIBRATION, int(BLOCK_NS / session.block(_CALIBRATION)))
-    times: dict[bool, list[float]] = {True: [], False: []}
-    for _ in range(ROUNDS):
-        halves: dict[bool, list[float]] = {True: [], False: []}
-        for on in (False, True, True, False):
-            session.switch(process, on=on)
-            halves[on].append(session.block(count))
-        for on, values in halves.items():
-            times[on].append(statistics.fmean(values))
-    added = [on - off for off, on in zip(times[False], times[True], strict=True)]
-    frames = len(whole.native)
+def _kernel(*, remembers: bool) -> CaptureKernel:
+    os.environ[WALK_MEMORY] = "" if remembers else "off"
+    try:
+        return CaptureKernel()
+    finally:
+        del os.environ[WALK_MEMORY]
+
+
+def _compare(depth: int, command: tuple[str, ...], note: str = "") -> list[Figure]:
+    with (
+        launching.launcher(*command) as launcher,
+        contextlib.closing(_Session(launcher, remembers=True)) as remembering,
+        contextlib.closing(_Session(launcher, remembers=False)) as walking,
+    ):
+        frames = _feed(depth, (remembering, walking))
+        remembering.watch(on=True)
+        count = max(_CALIBRATION, int(BLOCK_NS / remembering.block(_CALIBRATION)))
+        before = remembering.walks()["remembered"]
+        times = _blocks(remembering, walking, count)
+        if remembering.walks()["remembered"] - before < 2 * ROUNDS * (count - 2):
+            raise RuntimeError("walks were not remembered")
+        if "remembered" in walking.walks():
+            raise RuntimeError("walks were remembered")
+    name = f"launch, {frames} native frames{note}"
+    cut, remembered, walked = times
+    added = {
+        "remembered": [on - off for off, on in zip(cut, remembered, strict=True)],
+        "walked": [on - off for off, on in zip(cut, walked, strict=True)],
+    }
     return [
-        figure(f"launch, {frames} native frames: cut after one", times[False], "ns"),
-        figure(f"launch, {frames} native frames: added by walking all", added, "ns"),
-        figure(f"{frames} native frames: added by each", [ns / (frames - 1) for ns in added], "ns"),
+        figure(f"{name}: cut after one", cut, "ns"),
+        *(figure(f"{name}: added when {how}", values, "ns") for how, values in added.items()),
     ]
+
+
+def _feed(depth: int, sessions: tuple[_Session, ...]) -> int:
+    """Have tables in all sessions; how many frames there are, all the way to the root."""
+    frames = 0
+    for session in sessions:
+        session.watch(on=False)
+    for session in sessions:
+        session.watch(on=True)
+        session.switch(session.first_stack().process, on=True)
+        whole = session.first_stack()
+        if whole.native_state != wire.NativeState.ROOT or len(whole.native) < depth:
+            raise RuntimeError(f"{len(whole.native)} frames, state {whole.native_state}")
+        frames = len(whole.native)
+        session.process = whole.process
+        session.watch(on=False)
+    return frames
+
+
+def _blocks(remembering: _Session, walking: _Session, count: int) -> list[list[float]]:
+    """Nanoseconds a launch in each round: cut, remembered, walked."""
+    order = (0, 1, 2, 2, 1, 0)
+    times: list[list[float]] = [[], [], []]
+    for _ in range(ROUNDS):
+        halves: list[list[float]] = [[], [], []]
+        for kind in order:
+            session = walking if kind == 2 else remembering
+            session.watch(on=True)
+            session.switch(session.process, on=kind != 0)
+            halves[kind].append(session.block(count))
+            session.watch(on=False)
+        for values, half in zip(times, halves, strict=True):
+            values.append(statistics.fmean(half))
+    return times
 
 
 def _building() -> list[Figure]:

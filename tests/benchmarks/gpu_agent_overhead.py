@@ -10,6 +10,8 @@ units off-on-on-off and does what the agent does: follow, resolve, aggregate, en
   window  an open window, beside what is always on; and what opening and closing it stalls
   direct  the agent itself at its defaults, on and off for whole cycles: the duty that it chooses, and a check
   record  everything all the time, into a file, beside nothing
+  executions  with --gpu: records of executions alone, made in the program and read by us, beside none
+  profiler    torch.profiler in the program, for CUDA alone, beside nothing
 
 Loss in steady state = rare + duty × window + switching ÷ stratum. It passes when the bad end of the 95 % interval of
 1 - loss is at least 0.99. SIGTERM ends it early: what has been measured so far is evaluated.
@@ -36,6 +38,7 @@ from otel_gpuflame.capture.cupti.inject import injecting
 from tests.benchmarks import launching
 from tests.benchmarks.overhead_edges import parse
 from tests.benchmarks.overhead_report import Run, evaluate, in_words
+from tests.benchmarks.profiler_switch import ProfilerSwitch
 from tests.benchmarks.step_log import Steps, read_steps
 from tests.fakes.build import build_fakes, fake_environment
 from tests.integration.collector.sink import OtlpSink
@@ -47,7 +50,14 @@ FAKE: Final = {
     "python": (50,),
 }
 """Launches a step; the compiled one works for so many nanoseconds before each."""
-SHARES: Final = {"direct": 0.15, "rare": 0.6, "window": 0.15, "record": 0.1}
+SHARES: Final = {
+    "direct": 0.15,
+    "rare": 0.6,
+    "window": 0.15,
+    "record": 0.1,
+    "executions": 0.0,
+    "profiler": 0.0,
+}
 _START_S: Final = 90.0
 """For loading PyTorch on a slow disk; then the program has failed."""
 _END_S: Final = 30.0
@@ -68,20 +78,25 @@ def main() -> None:
         options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     if "parts" not in report:
         sys.exit(1)
+    if report.get("host_failed", False):
+        sys.exit("the host has failed: what is told here is what it had measured until then")
 
 
 def measure(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     """The report of one program."""
     log, edges = directory / "steps", directory / "edges"
-    with _program(options.workload, log, gpu=options.gpu) as program, OtlpSink() as sink:
-        _wait_for_steps(program, log)
+    switch = directory / "profiler" if options.profiler else None
+    with _program(options, log, switch) as program, OtlpSink() as sink:
+        wait_for_steps(program, log)
         time.sleep(options.warmup)
-        host = _start_host(options, program.pid, sink.grpc_endpoint, edges)
+        place = {"pid": program.pid, "endpoint": sink.grpc_endpoint}
+        host = _start_host(options, {**place, "profiler_switch": str(switch or "")}, edges)
         try:
             _follow(host, program, edges)
         except KeyboardInterrupt:
             print("ended early", flush=True)
         finally:
+            failed = bool(host.poll())
             _end(host)
         requests = len(sink.received)
     lines = edges.read_text().splitlines()
@@ -93,7 +108,11 @@ def measure(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
             yardsticks_ns=run.steps.yardsticks_ns,
             edges=np.array(lines),
         )
-    return {**evaluate(options.workload, [run]), "requests_received": requests}
+    return {
+        **evaluate(options.workload, [run]),
+        "requests_received": requests,
+        "host_failed": failed,
+    }
 
 
 def read_run(path: Path) -> Run:
@@ -103,11 +122,13 @@ def read_run(path: Path) -> Run:
         return Run(parse(raw["edges"].tolist()), Steps(raw["times_ns"], yardsticks_ns))
 
 
-def command_of(workload: str, log: Path) -> tuple[list[str], dict[str, str]]:
-    """Command and environment of a program."""
+def command_of(
+    workload: str, log: Path, switch: Path | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of a program; `switch` is for its profiler, if it has one."""
     if workload in GPU:
         module = [sys.executable, "-m", "tests.benchmarks.gpu_workloads", workload, str(log)]
-        return module, dict(os.environ)
+        return module + ([] if switch is None else ["--profiler", str(switch)]), dict(os.environ)
     # Spinning, as the real driver does: who sleeps in a virtual machine wakes up faster beside a busy neighbour.
     settings = {"FAKE_CUDA_KERNEL_NS": "1000", "FAKE_CUDA_WAIT": "spin"}
     fakes = build_fakes()
@@ -122,9 +143,13 @@ def command_of(workload: str, log: Path) -> tuple[list[str], dict[str, str]]:
 
 
 @contextlib.contextmanager
-def _program(workload: str, log: Path, *, gpu: bool) -> Iterator[subprocess.Popen[bytes]]:
-    command, environment = command_of(workload, log)
-    if gpu:
+def _program(
+    options: argparse.Namespace, log: Path, switch: Path | None
+) -> Iterator[subprocess.Popen[bytes]]:
+    if switch is not None:
+        ProfilerSwitch(switch)
+    command, environment = command_of(options.workload, log, switch)
+    if options.gpu:
         environment = injecting(environment)
     with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
         try:
@@ -133,7 +158,8 @@ def _program(workload: str, log: Path, *, gpu: bool) -> Iterator[subprocess.Pope
             process.kill()
 
 
-def _wait_for_steps(program: subprocess.Popen[bytes], log: Path) -> None:
+def wait_for_steps(program: subprocess.Popen[bytes], log: Path) -> None:
+    """Until a program makes steps; exits where it does not."""
     deadline = time.monotonic() + _START_S
     while not (log.exists() and len(read_steps(log).times_ns)):
         if program.poll() is not None or time.monotonic() > deadline:
@@ -142,7 +168,7 @@ def _wait_for_steps(program: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def _start_host(
-    options: argparse.Namespace, pid: int, endpoint: str, edges: Path
+    options: argparse.Namespace, place: dict[str, Any], edges: Path
 ) -> subprocess.Popen[bytes]:
     seconds = {
         f"{part}_s": options.seconds * share
@@ -151,10 +177,10 @@ def _start_host(
         for part, share in SHARES.items()
     }
     host_options = {
-        "pid": pid,
-        "endpoint": endpoint,
+        **place,
         "block_ns": round(options.block * 1e6),
         "direct_on_s": options.direct_on,
+        "apart_s": options.apart,
         "gpu": options.gpu,
         **seconds,
     }
@@ -200,6 +226,12 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("workload", choices=(*GPU, *FAKE))
     parser.add_argument("--seconds", type=float, default=240.0, help="for all parts together")
+    parser.add_argument(
+        "--apart",
+        type=float,
+        default=0.0,
+        help="seconds to measure each of what is always on by itself, beside the other parts",
+    )
     for part in SHARES:
         parser.add_argument(f"--{part}", type=float, help="seconds of this part alone; 0: none")
     parser.add_argument("--direct-on", type=float, default=25.0, help="seconds on in its cycles")
@@ -207,7 +239,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--gpu",
         action="store_true",
-        help="with the injected library in the program: windows record executions, too",
+        help="with the injected library in the program: windows and recordings have executions, too",
     )
     parser.add_argument("--warmup", type=float, default=5.0, help="seconds before it begins")
     parser.add_argument("--json", type=Path, help="where to write the report")
@@ -215,7 +247,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--again", type=Path, nargs="+", metavar="NPZ", help="evaluate what --raw has written"
     )
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.executions and not options.gpu:
+        parser.error("--executions needs --gpu")
+    if options.profiler and options.workload not in GPU:
+        parser.error(f"--profiler is for programs with PyTorch: {', '.join(GPU)}")
+    return options
 
 
 if __name__ == "__main__":

@@ -12,6 +12,10 @@
 
 #include "../fakes/cuda/abi.h"
 
+#ifndef FRAME_BYTES
+#define FRAME_BYTES 0
+#endif
+
 CUresult cuInit(unsigned int flags);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice device);
 CUresult cuCtxSetCurrent(CUcontext context);
@@ -58,6 +62,11 @@ static int serve(CUfunction function)
 /* Enough live values that a compiler without frame pointers uses that register for one of them. */
 static __attribute__((noinline)) int deeper(int depth, CUfunction function, int a, int b, int c, int d)
 {
+#if FRAME_BYTES
+	volatile char room[FRAME_BYTES];
+
+	room[0] = (char)depth;
+#endif
 	int result = depth ? deeper(depth - 1, function, b + 1, c + 2, d + 3, a + 4) : serve(function);
 
 	return result + (a ^ a) * b * c * d * depth;

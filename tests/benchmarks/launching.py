@@ -58,10 +58,14 @@ def compiled_loop() -> tuple[str, ...]:
     return compile_target("launch_loop")
 
 
-def deep_loop(depth: int) -> tuple[str, ...]:
-    """The same, called through `depth` functions without frame pointers."""
-    options = ("-fomit-frame-pointer", "-fno-optimize-sibling-calls")
-    return (*compile_target("launch_loop", "deep_loop", options), str(depth))
+def deep_loop(depth: int, frame_bytes: int = 0) -> tuple[str, ...]:
+    """The same, called through `depth` functions without frame pointers, each with so many bytes more on the stack."""
+    options = (
+        "-fomit-frame-pointer",
+        "-fno-optimize-sibling-calls",
+        f"-DFRAME_BYTES={frame_bytes}",
+    )
+    return (*compile_target("launch_loop", f"deep_loop_{frame_bytes}", options), str(depth))
 
 
 def compile_target(

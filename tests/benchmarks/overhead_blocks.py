@@ -36,8 +36,16 @@ class HostOptions:
     rare_s: float
     window_s: float
     record_s: float
+    apart_s: float = 0.0
+    """Each of what is always on by itself, in turn."""
     gpu: bool = False
-    """Windows record executions, too."""
+    """Windows and recordings have executions, too."""
+    executions_s: float = 0.0
+    """Records of executions alone, without a probe."""
+    profiler_s: float = 0.0
+    """torch.profiler in the program."""
+    profiler_switch: str = ""
+    """The file that switches it."""
 
 
 def tell(kind: str, **facts: Any) -> None:
@@ -46,9 +54,14 @@ def tell(kind: str, **facts: Any) -> None:
 
 
 class Sending:
-    """Profiles go the agent's way, encoding process included, but only while what costs is being measured."""
+    """Profiles go the agent's way, encoding process included, but only while what costs is being measured.
 
-    def __init__(self, endpoint: str) -> None:
+    As often as the agent's do: once in `every_ns` of capture.
+    """
+
+    def __init__(self, endpoint: str, every_ns: int) -> None:
+        self._every_ns = every_ns
+        self._captured_ns = 0
         self._encode = EncodingProcess()
         self._delivery = Delivery(
             open_exporter(destination({}, endpoint, None)), encode=self._encode
@@ -60,6 +73,13 @@ class Sending:
     def hold(self, bundles: Iterable[Bundle]) -> None:
         """Keep for later."""
         self._held += bundles
+
+    def send_after(self, captured_ns: int) -> None:
+        """So much longer was captured: queue all that was kept, if it is time."""
+        self._captured_ns += captured_ns
+        if self._captured_ns >= self._every_ns:
+            self._captured_ns = 0
+            self.send()
 
     def send(self) -> None:
         """Queue all that was kept."""
@@ -110,18 +130,29 @@ class Blocks:
 
         An on block lasts until what it began `is_done`.
         """
-        turn_on, turn_off = switch
         end_ns = time.monotonic_ns() + round(seconds * NS)
         while time.monotonic_ns() < end_ns:
-            self.block("off_before", block_ns)
-            self._switch("on", turn_on)
-            begin()
-            self.block("on", 2 * block_ns, is_done)
-            self._switch("off", turn_off)
-            if not self._off_captures:
-                self.drain()
-            self.block("off_after", block_ns)
-            self._unit += 1
+            self.unit(block_ns, switch, begin=begin, is_done=is_done)
+
+    def unit(
+        self,
+        block_ns: int,
+        switch: tuple[Callable[[], None], Callable[[], None]],
+        *,
+        begin: Callable[[], None] = lambda: None,
+        is_done: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """One unit, as `run`."""
+        turn_on, turn_off = switch
+        self.block("off_before", block_ns)
+        self._switch("on", turn_on)
+        begin()
+        self.block("on", 2 * block_ns, is_done)
+        self._switch("off", turn_off)
+        if not self._off_captures:
+            self.drain()
+        self.block("off_after", block_ns)
+        self._unit += 1
 
     def block(self, role: str, length_ns: int, is_done: Callable[[], bool] = lambda: True) -> None:
         """Stay in a state."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -35,7 +36,8 @@ class PartSamples:
     off_steps: list[Samples] = field(default_factory=list)
     """The same of both off blocks."""
     yardstick: list[float] = field(default_factory=list)
-    """The same figure of the processor's speed, for each of `losses`; empty where the program measured none."""
+    """By how much longer yardsticks took in the on block, as a logarithm, for each of `losses`; empty where the program
+    measured none."""
 
     def array(self, name: str) -> Samples:
         """By name of the field."""
@@ -59,8 +61,12 @@ def samples_of(part: str, edges: Iterable[Edge], steps: Steps) -> PartSamples:
             continue
         try:
             before, on, after = (steps.rate(*_times_ns(unit[role])) for role in _ROLES)
-            samples.losses.append(loss_of_unit(before, on, after))
-            samples.yardstick += _yardstick(unit, steps)
+            loss = loss_of_unit(*(steps.rate(*quarter) for quarter in _quarters(unit)))
+            yardstick = _yardstick(unit, steps)
+            if yardstick is not None:
+                loss /= 1 - yardstick.share
+                samples.yardstick.append(yardstick.longer)
+            samples.losses.append(loss)
             durations = {role: steps.durations(*_times_ns(unit[role])) for role in _ROLES}
             samples.on_steps.append(durations["on"])
             samples.off_steps.append(
@@ -72,16 +78,40 @@ def samples_of(part: str, edges: Iterable[Edge], steps: Steps) -> PartSamples:
             earlier_off = None
             continue
         if earlier_off is not None:
-            samples.null.append(loss_of_unit(earlier_off[0], (earlier_off[1] + before) / 2, after))
+            samples.null.append(loss_of_unit(earlier_off[0], earlier_off[1], before, after))
         earlier_off = (before, after)
     return samples
 
 
-def _yardstick(unit: Mapping[str, Edge], steps: Steps) -> list[float]:
+def parts_apart(edges: Iterable[Edge]) -> list[str]:
+    """Names of the parts that are one of what is always on, by itself."""
+    names = {str(edge["part"]) for edge in edges if edge["kind"] == "block"}
+    return sorted(name for name in names if name.startswith("apart "))
+
+
+class _Yardstick(NamedTuple):
+    longer: float
+    """In the on block, as a logarithm."""
+    share: float
+    """Of the program's time in off blocks: what no probe touches makes losses look smaller by that."""
+
+
+def _yardstick(unit: Mapping[str, Edge], steps: Steps) -> _Yardstick | None:
     with contextlib.suppress(ValueError):
-        before, on, after = (steps.speed(*_times_ns(unit[role])) for role in _ROLES)
-        return [loss_of_unit(before, on, after)]
-    return []
+        quarters = _quarters(unit)
+        found = [steps.yardsticks(*quarter) for quarter in quarters]
+        speeds = (math.exp(-np.log(durations_ns).mean()) for durations_ns in found)
+        off_ns = sum(end_ns - start_ns for start_ns, end_ns in (quarters[0], quarters[3]))
+        share = float(found[0].sum() + found[3].sum()) / off_ns
+        return _Yardstick(loss_of_unit(*speeds), share)
+    return None
+
+
+def _quarters(unit: Mapping[str, Edge]) -> list[tuple[int, int]]:
+    """The four times of a unit: off, on, on, off."""
+    before, (start_ns, end_ns), after = (_times_ns(unit[role]) for role in _ROLES)
+    middle_ns = (start_ns + end_ns) // 2
+    return [before, (start_ns, middle_ns), (middle_ns, end_ns), after]
 
 
 def _times_ns(edge: Edge) -> tuple[int, int]:
@@ -169,9 +199,8 @@ def direct_losses(edges: list[Edge], steps: Steps, *, settled: bool) -> Samples:
     losses = []
     for before, on, after in zip(blocks[::2], blocks[1::2], blocks[2::2], strict=False):
         off = [steps.rate(b["start_ns"] + _DIRECT_FLUSH_NS, b["end_ns"]) for b in (before, after)]
-        losses.append(
-            loss_of_unit(off[0], steps.rate(on["start_ns"] + skip_ns, on["end_ns"]), off[1])
-        )
+        on_rate = steps.rate(on["start_ns"] + skip_ns, on["end_ns"])
+        losses.append(loss_of_unit(off[0], on_rate, on_rate, off[1]))
     return np.array(losses, float)
 
 

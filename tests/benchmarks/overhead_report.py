@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from otel_gpuflame.capture.budget import stratum_length_ns
+from otel_gpuflame.capture.budget import stall_ns, stratum_length_ns
+from otel_gpuflame.capture.cupti.cost import SWITCH_NS
 from tests.benchmarks.overhead_edges import (
     Choice,
     Edge,
@@ -19,6 +20,7 @@ from tests.benchmarks.overhead_edges import (
     direct_losses,
     hits_of,
     joined,
+    parts_apart,
     samples_of,
     system_calls_of,
     unit_seconds,
@@ -27,6 +29,7 @@ from tests.benchmarks.paired import (
     MIN_UNITS,
     Decomposition,
     Interval,
+    MiddleTerm,
     Samples,
     Term,
     TypicalTerm,
@@ -39,16 +42,22 @@ from tests.benchmarks.step_log import Steps
 BUDGET: Final = 0.01
 PASSES_AT: Final = 1 - BUDGET
 _TYPICAL_DRAWS: Final = 1_000
-_PARTS: Final = ("rare", "window", "record")
+_PARTS: Final = ("rare", "window", "record", "executions", "profiler")
 _BESIDE: Final = {
     "null": "off beside off",
     "yardstick": "yardstick",
     "adjusted": "adjusted by it",
+    "middle": "its middle units",
     "typical": "typical steps",
 }
 _WITHOUT_UNITS: Final = {
     "switching_ms": ("switching", 2, " ms a window"),
     "system_calls": ("slower system calls", 5, ""),
+}
+_VERDICTS: Final = {
+    "rate": "rate, adjusted",
+    "middle": "the same of the middle units",
+    "typical": "typical steps",
 }
 _DIRECT: Final = {"direct_settled": True, "direct_whole": False}
 
@@ -60,16 +69,30 @@ class Run:
     edges: list[Edge]
     steps: Steps
 
+    @property
+    def has_executions(self) -> bool:
+        """Whether windows recorded executions."""
+        return any(edge["kind"] == "options" and edge.get("gpu", False) for edge in self.edges)
+
 
 def evaluate(workload: str, runs: Sequence[Run]) -> dict[str, Any]:
-    """Everything that can be said of what was measured. Ratios are throughput with ÷ without."""
+    """Everything that can be said of what was measured. Ratios are throughput with ÷ without.
+
+    What is always on is the same with executions and without. Where some runs have them, nothing else is taken of the
+    others.
+    """
     edges = [edge for run in runs for edge in run.edges]
     if not edges:
         return {"workload": workload, "error": "the host has measured nothing"}
+    chosen = [run for run in runs if run.has_executions] or runs
     samples = {
-        part: joined(samples_of(part, run.edges, run.steps) for run in runs) for part in _PARTS
+        part: joined(
+            samples_of(part, run.edges, run.steps) for run in (runs if part == "rare" else chosen)
+        )
+        for part in (*_PARTS, *parts_apart(edges))
     }
-    choice = choice_of(edges)
+    edges_of_chosen = [edge for run in chosen for edge in run.edges]
+    choice = choice_of(edges_of_chosen)
     parts: dict[str, Any] = {}
     for part, found in samples.items():
         if found.losses:
@@ -79,6 +102,10 @@ def evaluate(workload: str, runs: Sequence[Run]) -> dict[str, Any]:
                 parts[part]["yardstick"] = _described(found.array("yardstick"))
                 parts[part]["adjusted"] = _described(_adjusted(found))
             if len(found.losses) >= MIN_UNITS:
+                middle = MiddleTerm(_adjusted(found))
+                parts[part]["middle"] = asdict(
+                    interval_of_sum([middle], draws=_TYPICAL_DRAWS).as_ratio()
+                )
                 typical = TypicalTerm(found.on_steps, found.off_steps)
                 parts[part]["typical"] = asdict(
                     interval_of_sum([typical], draws=_TYPICAL_DRAWS).as_ratio()
@@ -92,7 +119,7 @@ def evaluate(workload: str, runs: Sequence[Run]) -> dict[str, Any]:
         described["unit_s"] = unit_seconds(part, edges)
     parts |= {
         name: _described(
-            np.concatenate([direct_losses(run.edges, run.steps, settled=settled) for run in runs])
+            np.concatenate([direct_losses(run.edges, run.steps, settled=settled) for run in chosen])
         )
         for name, settled in _DIRECT.items()
     }
@@ -107,15 +134,23 @@ def evaluate(workload: str, runs: Sequence[Run]) -> dict[str, Any]:
         "steps_per_s": _median_rate(runs),
         "parts": parts,
         "choice": None if choice is None else asdict(choice),
-        "agent_cpu_cores": agent_cpu_cores(edges),
+        "agent_cpu_cores": agent_cpu_cores(edges_of_chosen),
         "killed": any(edge["kind"] == "killed" for edge in edges),
         "load": [edge for edge in edges if edge["kind"] == "load"],
-        "steady": _steady(samples, system_calls, choice),
+        "programs": [edge for edge in edges if edge["kind"] == "programs"],
+        "arranged": [edge for edge in edges if edge["kind"] == "arranged"],
+        "executions": chosen[0].has_executions,
+        "steady": _steady(
+            samples, system_calls, choice, SWITCH_NS if chosen[0].has_executions else 0.0
+        ),
     }
 
 
 def _steady(
-    samples: Mapping[str, PartSamples], system_calls: Samples, choice: Choice | None
+    samples: Mapping[str, PartSamples],
+    system_calls: Samples,
+    choice: Choice | None,
+    record_stall_ns: float,
 ) -> dict[str, Any] | None:
     """By the mean rate, and by typical steps. None where a part is missing."""
     rare, window = samples["rare"], samples["window"]
@@ -127,10 +162,13 @@ def _steady(
         "system_calls": system_calls,
         "switching_ns": switching_ns,
         "duty": choice.duty,
-        "stratum_ns": stratum_length_ns(choice.switch_ns, BUDGET),
+        "stratum_ns": stratum_length_ns(stall_ns(choice.switch_ns, record_stall_ns), BUDGET),
     }
     by_rate = Decomposition(
         rare=Term(_adjusted(rare)), window=partial(Term, _adjusted(window)), **parts
+    )
+    by_middle = Decomposition(
+        rare=MiddleTerm(_adjusted(rare)), window=partial(MiddleTerm, _adjusted(window)), **parts
     )
     by_step = Decomposition(
         rare=TypicalTerm(rare.on_steps, rare.off_steps),
@@ -141,6 +179,7 @@ def _steady(
         "duty": choice.duty,
         "stratum_s": parts["stratum_ns"] / 1e9,
         "rate": _verdict(by_rate.loss().as_ratio()),
+        "middle": _verdict(by_middle.loss(draws=_TYPICAL_DRAWS).as_ratio()),
         "typical": _verdict(by_step.loss(draws=_TYPICAL_DRAWS).as_ratio()),
     }
 
@@ -197,7 +236,12 @@ def in_words(report: dict[str, Any]) -> str:
 
 
 def _ending(report: dict[str, Any]) -> list[str]:
-    lines = []
+    lines = [_programs(told) for told in report["programs"]]
+    lines += [
+        "  waits are captured in windows"
+        for told in report["arranged"]
+        if told["waits_are_windowed"]
+    ]
     choice = report["choice"]
     if choice is not None:
         lines.append(
@@ -211,12 +255,24 @@ def _ending(report: dict[str, Any]) -> list[str]:
         lines.append("  steady state: too little was measured")
     else:
         lines.append(
-            f"  steady state at duty {steady['duty']:.4f}, one window in {steady['stratum_s']:.1f} s"
+            f"  steady state{' with executions' if report['executions'] else ''} at duty "
+            f"{steady['duty']:.4f}, one window in {steady['stratum_s']:.1f} s"
         )
-        for name, words in (("rate", "rate, adjusted"), ("typical", "typical steps")):
+        for name, words in _VERDICTS.items():
             verdict = "passes" if steady[name]["passes"] else "does not pass"
             lines.append(f"    {words}: {_interval(steady[name], 4)}: {verdict} at {PASSES_AT}")
     return lines
+
+
+def _programs(told: Edge) -> str:
+    """Each program's runs a second and nanoseconds a run, of all processes."""
+    seconds = told["seconds"]
+    runs = {name: value for name, value in told.items() if isinstance(value, list) and value[0]}
+    each = (
+        f"{name} {count / seconds:,.0f}/s of {time_ns / count:,.0f} ns"
+        for name, (count, time_ns) in runs.items()
+    )
+    return "  programs: " + ", ".join(each)
 
 
 def _interval(found: dict[str, Any] | Interval, digits: int) -> str:

@@ -28,8 +28,8 @@ class StepWriter:
         self._next = 0
 
     def measured(self, yardstick_ns: int) -> None:
-        """How long a fixed piece of work took in this step, which no probe touches."""
-        self._slots[CAPACITY + self._next] = yardstick_ns
+        """How long a fixed piece of work took in this step, which no probe touches; several of a step add up."""
+        self._slots[CAPACITY + self._next] += yardstick_ns
 
     def done(self) -> None:
         """A step is done. Raises IndexError when the file is full."""
@@ -61,17 +61,18 @@ class Steps:
         return self.between(start_ns, end_ns) / (end_ns - start_ns)
 
     def durations(self, start_ns: int, end_ns: int) -> NDArray[np.float64]:
-        """Nanoseconds of each step that lies wholly in that time."""
+        """Nanoseconds of each step that lies wholly in that time, without its yardstick."""
         first, last = np.searchsorted(self.times_ns, (start_ns, end_ns))
-        return np.diff(self.times_ns[first:last]).astype(float)
+        lasted = np.diff(self.times_ns[first:last])
+        return (lasted - self.yardsticks_ns[first + 1 : last]).astype(float)
 
-    def speed(self, start_ns: int, end_ns: int) -> float:
-        """Of the processor: one by the median of yardsticks in that time. Raises ValueError where there are none."""
+    def yardsticks(self, start_ns: int, end_ns: int) -> NDArray[np.float64]:
+        """Nanoseconds of those of the steps that ended in that time. Raises ValueError where one has none."""
         first, last = np.searchsorted(self.times_ns, (start_ns, end_ns))
-        found = self.yardsticks_ns[first:last]
+        found = self.yardsticks_ns[first:last].astype(float)
         if not found.all() or not len(found):
             raise ValueError("the program measured nothing then")
-        return 1 / float(np.median(found))
+        return found
 
 
 def read_steps(path: Path) -> Steps:

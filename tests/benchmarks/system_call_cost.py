@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_gpuflame.capture.bpf.libbpf import LibbpfError
-from otel_gpuflame.capture.bpf.system_calls import open_tracepoint
+from otel_gpuflame.capture.bpf.perf_events import open_tracepoint
 from otel_gpuflame.capture.bpf.tracefs import tracepoint_id
 
 _CALLS: Final = 20_000

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from otel_gpuflame.capture.budget import MIN_STRATUM_NS, STALL_SHARE
+from otel_gpuflame.capture.cupti.cost import SWITCH_NS as RECORD_SWITCH_NS
 from tests.benchmarks.overhead_edges import parse, samples_of
 from tests.benchmarks.overhead_report import Run, evaluate, in_words
 from tests.benchmarks.step_log import Steps, StepWriter, read_steps
@@ -137,7 +139,7 @@ def test_choice_is_that_after_the_first_stratum(report: dict[str, Any]) -> None:
 
 def test_steady_state_is_the_sum_of_its_parts(report: dict[str, Any]) -> None:
     """1 - (rare + system calls + duty × window + stall ÷ stratum); what is above the budget does not pass."""
-    stratum_ns = 2 * SWITCH_NS / (0.25 * 0.01)
+    stratum_ns = max(STALL_SHARE * 2 * SWITCH_NS / (0.25 * 0.01), MIN_STRATUM_NS)
     loss = TRUTH["rare"] + SYSTEM_CALLS + 0.02 * TRUTH["window"] + 2 * STALL_NS / stratum_ns
     assert report["steady"]["stratum_s"] == pytest.approx(stratum_ns / NS)
     for name in ("rate", "typical"):
@@ -188,6 +190,23 @@ def test_runs_of_one_program_are_put_together() -> None:
     assert report["parts"]["window"]["hits"]["on"]["per_s"] == pytest.approx(1e6)
 
 
+def test_windows_with_executions_are_added_to_what_is_always_on_of_all_runs() -> None:
+    """A long run without executions, and a short one with them, whose windows cost more and whose strata are longer."""
+    without = measured(TRUTH, units=16).run_of()
+    program = measured({**TRUTH, "window": 0.4})
+    program.edges[0]["gpu"] = True
+    report = evaluate("both", [without, program.run_of()])
+    assert report["executions"]
+    assert report["parts"]["rare"]["units"] == 24
+    assert report["parts"]["window"]["units"] == 8
+    assert report["parts"]["window"]["value"] == pytest.approx(0.6, abs=5e-4)
+    assert report["parts"]["direct_whole"]["units"] == 2
+    stratum_ns = (STALL_SHARE * 2 * SWITCH_NS + RECORD_SWITCH_NS) / (0.25 * 0.01)
+    assert report["steady"]["stratum_s"] == pytest.approx(max(stratum_ns, MIN_STRATUM_NS) / NS)
+    assert "with executions at duty" in in_words(report)
+    assert not evaluate("without", [without])["executions"]
+
+
 def test_host_that_measured_nothing_is_an_error_in_words() -> None:
     """No edges: the report says so instead of failing."""
     report = evaluate("none", [Run([], Steps(np.array([1, 2], np.int64)))])
@@ -223,7 +242,8 @@ def test_yardsticks_of_a_program_are_read_and_compared(tmp_path: Path) -> None:
     """A yardstick that takes a tenth longer in the on block is a loss of speed of a tenth, in the file and after it."""
     writer = StepWriter(tmp_path / "steps")
     for _ in range(3):
-        writer.measured(10_000)
+        writer.measured(4_000)
+        writer.measured(6_000)
         writer.done()
     logged = read_steps(tmp_path / "steps")
     assert logged.yardsticks_ns.tolist() == [10_000] * 3
@@ -237,4 +257,7 @@ def test_yardsticks_of_a_program_are_read_and_compared(tmp_path: Path) -> None:
     found = samples_of("rare", program.edges, Steps(times_ns, yardsticks_ns))
     assert np.exp(found.yardstick) == pytest.approx(1.1, abs=1e-6)
     assert len(found.yardstick) == len(found.losses)
-    assert not samples_of("rare", program.edges, program.steps).yardstick
+    without = samples_of("rare", program.edges, program.steps)
+    assert not without.yardstick
+    # Of a step of 100 µs the yardstick takes 10 that no probe touches: the others lose a ninth more.
+    assert found.losses == pytest.approx(np.array(without.losses) / 0.9, rel=0.01)

@@ -1,9 +1,9 @@
 """Target program: GPU work whose cost is known, one case after the other, each with its truth as a line of JSON.
 
-Usage: python -m tests.integration.gpu.app_cases CASE [CASE ...]
+Usage: python -m tests.integration.gpu.app_cases [--pause SECONDS] CASE [CASE ...]
 
 A line has `case`, `start_ns` and `end_ns` (CLOCK_MONOTONIC), and what the program itself measured. Between cases
-the device is idle for 50 ms, so that a recording can be cut.
+the device is idle for 50 ms or what --pause says, so that a recording can be cut.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from tests.benchmarks.gpu_workloads import make_decode, make_graph, make_train
+from tests.benchmarks.gpu_workloads import Yardstick, make_decode, make_graph, make_train
 
 Truth = dict[str, Any]
 PAUSE_S = 0.05
@@ -173,9 +173,11 @@ def inference(_device: Device) -> Truth:
     return {"requests": requests}
 
 
-def _stepped(make: Callable[[], Callable[[], None]], steps: int) -> Callable[[Device], Truth]:
+def _stepped(
+    make: Callable[[Yardstick], Callable[[], None]], steps: int
+) -> Callable[[Device], Truth]:
     def run(_device: Device) -> Truth:
-        step = make()
+        step = make(lambda: None)
         for _ in range(steps):
             step()
         torch.cuda.synchronize()
@@ -205,10 +207,12 @@ def main() -> None:
     """Run the cases in the order given."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="+", choices=sorted(CASES))
+    parser.add_argument("--pause", type=float, default=PAUSE_S, help="seconds before each case")
+    options = parser.parse_args()
     device = Device()
-    for name in parser.parse_args().cases:
+    for name in options.cases:
         torch.cuda.synchronize()
-        time.sleep(PAUSE_S)
+        time.sleep(options.pause)
         start_ns = time.monotonic_ns()
         truth = CASES[name](device)
         line = {

@@ -23,7 +23,8 @@ import torch
 from tests.integration.gpu.app_cases import CASES, Device
 
 CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
-PAUSE_S = 0.3
+PAUSE_S = 0.8
+"""A recorder takes the profiler for gone 0.25 s after it has flushed, and opens a window then."""
 
 
 def profile(case: str, device: Device) -> dict[str, Any]:

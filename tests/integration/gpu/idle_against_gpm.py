@@ -50,7 +50,7 @@ UNKNOWN: Final = (Leaf.UNKNOWN_NOT_CAPTURED, Leaf.UNKNOWN_INCOMPLETE)
 WORK: Final = (GpuKind.KERNEL, GpuKind.COPY, GpuKind.SET)
 ONE_READING_NS: Final = 1_500_000_000
 """How far a reading reaches back and forth: readings are a second apart, and NVML is late by a sixth and more."""
-END_S: Final = 120.0
+END_S: Final = 300.0
 
 Rows = NDArray[np.void]
 Truth = dict[str, Any]
@@ -96,11 +96,24 @@ class Recording:
         return int(np.clip(np.minimum(ends, end_ns) - np.maximum(starts, start_ns), 0, None).sum())
 
     def idle_ns(self, start_ns: int, end_ns: int) -> tuple[int, int]:
-        """(known, unknown) nanoseconds of idle time that is told of between two times."""
+        """(known, unknown) nanoseconds of idle time that is told of between two times.
+
+        A row stands for a piece of a gap between executions: of gaps that reach beyond, the part that lies inside.
+        """
         rows = self.idle[self.idle["device"] == self.device]
-        rows = rows[(rows["time_ns"] > start_ns) & (rows["time_ns"] <= end_ns)]
+        busy = busy_intervals(self.work[self.work["device"] == self.device])
+        ends, starts = (each.astype(np.int64) for each in (busy.end_ns, busy.start_ns))
+        gap_starts = np.concatenate(([0], ends))
+        gap_ends = np.concatenate((starts, [np.iinfo(np.int64).max]))
+        at = np.searchsorted(gap_starts, rows["time_ns"].astype(np.int64), "right") - 1
+        # Before the first execution, and after the last, a row is the only one.
+        lone = (at == 0) | (at == len(gap_starts) - 1)
+        first = np.where(lone, rows["time_ns"].astype(np.int64), gap_starts[at])
+        last = np.where(lone, first + rows["value_ns"], gap_ends[at])
+        inside = np.clip(np.minimum(last, end_ns) - np.maximum(first, start_ns), 0, None)
+        values = rows["value_ns"] * (inside / np.maximum(last - first, 1))
         is_unknown = np.isin(rows["leaf"], UNKNOWN)
-        return int(rows["value_ns"][~is_unknown].sum()), int(rows["value_ns"][is_unknown].sum())
+        return round(values[~is_unknown].sum()), round(values[is_unknown].sum())
 
     def processes(self) -> dict[int, float]:
         """Mean share of each process that the counters told of."""
@@ -264,8 +277,9 @@ def main() -> int:
     checks, flags = Checks(), ["--fake"] if options.fake else []
     with tempfile.TemporaryDirectory() as directory:
         out = options.out or Path(directory)
-        alone(checks, out / "alone.ogfcap", options.seconds, flags)
+        out.mkdir(parents=True, exist_ok=True)
         beside(checks, out / "beside.ogfcap", options.seconds, flags)
+        alone(checks, out / "alone.ogfcap", options.seconds, flags)
     return int(checks.failed)
 
 

@@ -22,7 +22,9 @@ class App:
     """A target program and its answers."""
 
     def __init__(self, mode: str | None) -> None:
-        values = {**os.environ, "PYTHONPATH": str(ROOT)}
+        # What is on the path besides stays there: packages of machines that have them elsewhere.
+        path = ":".join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+        values = {**os.environ, "PYTHONPATH": path}
         if mode is not None:
             values |= {"CUDA_INJECTION64_PATH": str(LIBRARY), "OTEL_GPUFLAME_INJECT_API": mode}
         self.process = subprocess.Popen(
