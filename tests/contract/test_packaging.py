@@ -24,6 +24,7 @@ NATIVE = (
     *("capture.bpf.o", "libogf_drain.so", "libogf_context.so", "libogf_inject.so"),
     *("libogf_unwind.so", "capture.bcc", "libbpf.so.1", "libbpf-NOTICE"),
 )
+DEMO = ("h200_service.ogfcap", "h200_service.json")
 BUILD_FILES = ("pyproject.toml", "README.md", "CHANGELOG.md", ".gitignore")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "_artifacts", "node_modules")
 BASE = "opentelemetry-api"
@@ -109,10 +110,10 @@ def run_installed(site: Path, program: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_wheel_has_everything_that_runs(wheel: Path) -> None:
-    """Compiled parts, the pages' scripts and styles, and the vendored pprof messages are in it."""
+    """Compiled parts, the recording of the demo, the pages' scripts and styles, and the vendored pprof messages."""
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    expected = {f"otel_gpuflame/_artifacts/{name}" for name in NATIVE}
+    expected = {f"otel_gpuflame/_artifacts/{name}" for name in (*NATIVE, *DEMO)}
     sources = ROOT / "otel_gpuflame"
     assets = [
         f"encode/html_assets/{kind}" for kind in ("*.js", "*.css", "*.html", "vendor/*.min.js")

@@ -31,9 +31,9 @@ def hold(options: argparse.Namespace) -> None:
         steps.hold()
 
 
-def emit(truth: Mapping[str, object]) -> None:
-    """Print one JSON line, and with STAYS wait until told to go on."""
-    steps.tell(dict(truth))
+def emit(truth: Mapping[str, object]) -> bool:
+    """Print one JSON line, and with STAYS wait until told to go on. Whether all is to be done again."""
+    return steps.tell(dict(truth))
 
 
 def run(main: Callable[[], None]) -> None:

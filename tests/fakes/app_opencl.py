@@ -7,8 +7,10 @@ import sys
 from typing import Any
 
 from tests.fakes import app_common
+from tests.fakes.cuda_driver import FakeCuda
 
 KERNEL = "saxpy"
+CUDA_KERNEL = "_Z3addPf"
 SOURCE = """
 __kernel void saxpy(__global float *y, __global const float *x, float a)
 {
@@ -41,6 +43,13 @@ def enqueue_loop(cl: Any, kernel: Any, queue: Any, options: Any) -> list[Any]:
     ]
 
 
+def launch_loop(cuda: FakeCuda, options: Any) -> None:
+    """The same for the other driver, and a wait."""
+    for _ in range(options.cuda):
+        cuda.launch(CUDA_KERNEL)
+    cuda.synchronize()
+
+
 def times_of(cl: Any, event: Any) -> dict[str, int]:
     """Device times of one enqueue, in nanoseconds of the OpenCL clock."""
     info = cl.profiling_info
@@ -57,6 +66,7 @@ def main() -> None:
     parser.add_argument("count", type=int, help="kernel enqueues in all")
     parser.add_argument("--size", type=int, default=1 << 16, help="elements a kernel works on")
     parser.add_argument("--plain-queue", action="store_true", help="a queue that keeps no times")
+    parser.add_argument("--cuda", type=int, default=0, help="launches on the fake driver, besides")
     options = parser.parse_args()
     if options.count < 0 or options.size < 1:
         parser.error("count must not be negative and --size at least 1")
@@ -66,11 +76,14 @@ def main() -> None:
     except ImportError:
         sys.exit("app_opencl.py: pyopencl is not installed: pip install pyopencl")
     context, queue = make_queue(cl, profiling=not options.plain_queue)
+    cuda = FakeCuda() if options.cuda else None
     app_common.hold(options)
     kernel = cl.Kernel(cl.Program(context, SOURCE).build(), KERNEL)
     buffers = [cl.Buffer(context, cl.mem_flags.READ_WRITE, 4 * options.size) for _ in range(2)]
     kernel.set_args(*buffers, np.float32(2.0))
     events = enqueue_loop(cl, kernel, queue, options)
+    if cuda is not None:
+        launch_loop(cuda, options)
     queue.finish()
     executions = [] if options.plain_queue else [times_of(cl, event) for event in events]
     app_common.emit(

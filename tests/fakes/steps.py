@@ -16,6 +16,9 @@ from typing import Any
 STAYS = "FAKE_APP_STAYS"
 """Environment variable; where it is set, a program waits for a line on stdin after each truth that it says."""
 
+AGAIN = "again"
+"""The line that asks a program which can to do its work once more."""
+
 
 def say(what: dict[str, Any]) -> None:
     """Print one JSON line."""
@@ -30,13 +33,14 @@ def hold() -> None:
     """
     with open(sys.executable, "rb") as code:
         mapped = mmap.PROT_READ | mmap.PROT_EXEC
-        mmap.mmap(code.fileno(), mmap.PAGESIZE, mmap.MAP_PRIVATE, mapped).close()
+        # A launcher script is shorter than a page, and Python wants no more than there is.
+        length = min(mmap.PAGESIZE, os.fstat(code.fileno()).st_size)
+        mmap.mmap(code.fileno(), length, mmap.MAP_PRIVATE, mapped).close()
     say({"ready": True, "pid": os.getpid()})
     sys.stdin.readline()
 
 
-def tell(truth: dict[str, Any]) -> None:
-    """Say what was done; with STAYS, go on only when told."""
+def tell(truth: dict[str, Any]) -> bool:
+    """Say what was done; with STAYS, go on only when told. Whether all is to be done again."""
     say(truth)
-    if os.environ.get(STAYS):
-        sys.stdin.readline()
+    return bool(os.environ.get(STAYS)) and sys.stdin.readline().strip() == AGAIN

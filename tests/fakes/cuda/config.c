@@ -107,7 +107,7 @@ int ogf_config_read(struct ogf_config *ret)
 	    read_whole("FAKE_CUDA_DEVICES", 1, 0, MAX_DEVICES, &devices) ||
 	    read_rate("FAKE_CUDA_COPY_BYTES_PER_NS", DEFAULT_COPY_BYTES_PER_NS, &ret->copy_bytes_per_ns) ||
 	    read_wait_mode("FAKE_CUDA_WAIT", &ret->spin) || read_flag("FAKE_CUDA_RUNTIME", &ret->from_runtime) ||
-	    read_log_path("FAKE_CUDA_LOG", &ret->log_path))
+	    read_flag("FAKE_CUDA_NO_MOVES", &ret->moves_nothing) || read_log_path("FAKE_CUDA_LOG", &ret->log_path))
 		return -EINVAL;
 	ret->context_gate = read_path("FAKE_CUDA_CONTEXT_GATE");
 	ret->device_count = (int)devices;

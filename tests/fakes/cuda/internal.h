@@ -162,7 +162,8 @@ struct ogf_config {
 	double copy_bytes_per_ns;
 	int device_count;
 	bool spin;
-	bool from_runtime; /* calls are the CUDA runtime's */
+	bool from_runtime;  /* calls are the CUDA runtime's */
+	bool moves_nothing; /* copies and sets leave memory as it is */
 	const char *log_path;
 	const char *context_gate; /* making a context lasts until there is a file of that name; NULL: no time */
 };

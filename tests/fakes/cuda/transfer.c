@@ -82,6 +82,8 @@ void ogf_transfer_move(const struct ogf_transfer *transfer)
 {
 	const struct ogf_region *to = &transfer->to, *from = &transfer->from;
 
+	if (ogf_state.config.moves_nothing)
+		return;
 	for (uint64_t slice = 0; slice < transfer->depth; slice++)
 		for (uint64_t row = 0; row < transfer->height; row++) {
 			char *target = to->at + slice * to->slice_bytes + row * to->pitch_bytes;

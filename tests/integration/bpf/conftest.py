@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import importlib.util
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,13 +12,6 @@ import pytest
 from tests.fakes.build import build_fakes, fake_environment
 from tests.integration.bpf.host_lock import agents_side_by_side
 from tests.tiers import require
-
-
-@pytest.fixture(scope="session", autouse=True)
-def interruptible() -> None:
-    """Programs get SIGINT, also where the tests run in the background and their shell ignores it."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -18,9 +18,17 @@ from typing import IO, Final
 from otel_gpuflame.capture.replay import ReplaySource
 from otel_gpuflame.capture.target import SETTLE_NS
 from otel_gpuflame.errors import CaptureFileError
+from otel_gpuflame.events import wire
 from otel_gpuflame.events.records import Watermark
-from tests.fakes.steps import STAYS
-from tests.integration.bpf.recording import LIMIT_S, ROOT, Recording, Truth, record_command
+from tests.fakes.steps import AGAIN, STAYS
+from tests.integration.bpf.recording import (
+    LIMIT_S,
+    ROOT,
+    Capture,
+    Recording,
+    Truth,
+    record_command,
+)
 
 _PAUSE_S = 0.005
 POLLING: Final = ("7", "73")
@@ -63,8 +71,11 @@ class Running:
         """Wait until the condition holds; fails when the process ends before it does."""
         deadline = time.monotonic() + LIMIT_S
         while not condition():
-            ended = self.process.poll() is not None
-            assert not ended or condition(), f"{what}: ended first\n{self.stderr.text()}"
+            if self.process.poll() is not None:
+                # What it has said last may not have been read yet.
+                self.stdout.join()
+                assert condition(), f"{what}: ended first\n{self.stderr.text()}"
+                return
             assert time.monotonic() < deadline, f"{what}: not within {LIMIT_S} s"
             time.sleep(_PAUSE_S)
 
@@ -89,10 +100,10 @@ class Running:
             time.sleep(_PAUSE_S)
         return True
 
-    def go(self) -> None:
+    def go(self, line: str = "") -> None:
         """Let a program that holds go on."""
         assert self.process.stdin is not None
-        self.process.stdin.write("\n")
+        self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
 
     def finish(self) -> int:
@@ -173,6 +184,11 @@ class GrowingFile:
             self._complete_ns = max(times, default=0)
         return self._complete_ns
 
+    def capture(self) -> Capture:
+        """What is in there by now."""
+        with ReplaySource(self._path, call_dtype=wire.CALL) as source:
+            return Capture(list(source.events()))
+
     def wait_for(self, recorder: Running, time_ns: int) -> None:
         """Wait until everything before this time is in there."""
         recorder.wait_for(lambda: self.complete_ns() >= time_ns, "the recorder to catch up")
@@ -228,8 +244,40 @@ def attach_and_record(
         assert target.truth()["ready"] is True
         with attached(output, target.process.pid, *options) as recorder:
             target.go()
-            keep_step(recorder, target, output, heard=1)
-            assert target.finish() == 0, target.stderr.text()
-            recording = finished(recorder, output)
+            return _ended(output, recorder, target, heard=1)
+
+
+def attach_and_record_until(
+    until: Callable[[Capture], bool],
+    output: Path,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *options: object,
+) -> Recording:
+    """As above, of a program that does its work again until the capture has what is wanted."""
+    with running(command, {**environment, STAYS: "1"}) as target:
+        assert target.truth()["ready"] is True
+        with attached(output, target.process.pid, *options) as recorder:
+            target.go()
+            heard = 1
+            deadline = time.monotonic() + LIMIT_S
+            file = GrowingFile(output)
+            while True:
+                target.truth(heard)
+                heard += 1
+                file.wait_for(recorder, time.monotonic_ns())
+                if until(file.capture()):
+                    break
+                assert time.monotonic() < deadline, f"the capture lacks it after {heard - 1} times"
+                target.go(AGAIN)
+            target.go()
+            return _ended(output, recorder, target, heard=heard)
+
+
+def _ended(output: Path, recorder: Running, target: Running, *, heard: int) -> Recording:
+    """Let a program go on to its end, `heard` lines of which have been answered; wait for its recorder."""
+    keep_step(recorder, target, output, heard=heard)
+    assert target.finish() == 0, target.stderr.text()
+    recording = finished(recorder, output)
     assert recording.exit_code == 0, recording.stderr
     return Recording(output, 0, target.stdout.text(), recording.stderr)

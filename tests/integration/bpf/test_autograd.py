@@ -18,7 +18,7 @@ from otel_gpuflame.symbolize.stacks import PYTHON_NO_OWNER, PYTHON_TRUNCATED
 from tests.fakes.steps import STAYS
 from tests.integration.bpf.recording import Capture, Recording, app
 from tests.integration.bpf.session import attach_and_record, running
-from tests.integration.bpf.test_interpreters import SUPPORTED, interpreters
+from tests.interpreters import SUPPORTED, interpreter
 
 pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
 
@@ -35,13 +35,11 @@ def recording(
     environment: dict[str, str],
 ) -> Recording:
     """Three threads that train at once, recorded from before their first call to their end."""
-    pythons = interpreters(request.param)
-    if not pythons:
-        pytest.skip(f"no Python {request.param} on this machine")
+    python = interpreter(request.param, "bpf")
     output = tmp_path_factory.mktemp("autograd") / "test.ogfcap"
     # The OpenTelemetry SDK is the same code for all of them.
     path = f"{environment['PYTHONPATH']}{os.pathsep}{_PACKAGES}"
-    command = app("autograd", "--hold", python=pythons[0])
+    command = app("autograd", "--hold", python=python)
     found = attach_and_record(output, command, {**environment, "PYTHONPATH": path})
     assert found.truth["publishes"] is True
     assert found.truth["errors"] == []
@@ -134,11 +132,11 @@ def test_a_wait_between_windows_finds_its_owner(environment: dict[str, str]) -> 
         pid = target.truth()["pid"]
         with LiveCapture(LiveOptions(pids=(pid,), budget=rare)) as live:
             events = [live.start_event()]
-            live.open_window()
+            live.probing.open_window()
             for phase in (1, 2):
                 target.go()
                 target.truth(phase)
-                live.close_window()
+                live.probing.close_window()
                 events += live.step(0)
             target.go()
             assert target.finish() == 0, target.stderr.text()

@@ -20,13 +20,14 @@ from otel_gpuflame.events import apis
 from otel_gpuflame.events.records import CallArray
 from otel_gpuflame.events.wire import CallFlag, Kind
 from otel_gpuflame.profile.sample_types import GPU_LAUNCH, GPU_WAIT
+from tests.apt import PackagesUnavailableError
 from tests.fakes.build import app_command
 from tests.integration.bpf.inprocess import capture_held
 from tests.integration.bpf.recording import Recording, record_command, total
 from tests.integration.bpf.session import record_in_step
 from tests.integration.bpf.test_fallback import read_few_points
 from tests.integration.bpf.test_opencl import loader_of_pyopencl, record_held
-from tests.integration.kernels.debian import DEBIAN_12, KernelUnavailableError, kernel_headers
+from tests.integration.kernels.debian import DEBIAN_12, kernel_headers
 from tests.tiers import require
 
 pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
@@ -43,7 +44,7 @@ def headers() -> Path:
         return found
     try:
         return kernel_headers(DEBIAN_12)
-    except KernelUnavailableError as error:
+    except PackagesUnavailableError as error:
         require("bpf", False, f"no kernel headers for BCC: {error}")
         raise
 
@@ -103,7 +104,7 @@ def test_launches_and_waits_are_exact(output: Path, bcc: dict[str, str]) -> None
     )
     assert total(recording.samples(GPU_WAIT)) == sum(recorded)
     names = {sample.frames[-1].name for sample in recording.samples(GPU_LAUNCH)}
-    assert names == {"saxpy(float*, float*, float, int)"}
+    assert names == {"saxpy"}
     assert capture.targets[recording.truth["pid"]]["service.name"] == "app_wait.py"
     assert len(set(capture.rows["process_start_ns"].tolist())) == 1
     assert capture.rows["process_start_ns"][0] > 0

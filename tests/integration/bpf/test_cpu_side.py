@@ -125,16 +125,20 @@ def test_books_of_thread_times_balance(busy: Recording, sleeps: Recording) -> No
 def test_a_sleep_is_off_the_cpu_at_its_line(sleeps: Recording) -> None:
     """Ten sleeps of 50 ms: no longer than the program has measured, and all that it did not use the CPU.
 
-    Less than 1 ms of each time off the CPU may be missing, and the program knows how often it was off.
+    Less than 1 ms of each time off the CPU may be missing, and the program knows how often it was off. That all the
+    rest is there does not depend on stacks: on a busy machine a page may be unreadable for as long as a sleep takes.
     """
     assert sleeps.exit_code == 0, sleeps.stderr
     truth = sleeps.truth["sleep_long"]
-    in_function = [s for s in sleeps.samples(OFF_CPU) if "sleep_long" in dict(s.python())]
-    at_line = [s for s in in_function if s.python()[-1] == ("sleep_long", truth["line"])]
+    rows = sleeps.capture.kind(Kind.OFF_CPU)
+    rows = rows[(rows["tid"] == truth["tid"]) & (rows["start_ns"] >= truth["begin_ns"])]
+    off_ns = sum(durations_ns(rows[rows["end_ns"] <= truth["end_ns"]]))
+    lines = [(s, s.python()[-1:]) for s in sleeps.samples(OFF_CPU)]
+    at_line = [s for s, leaf in lines if leaf == [("sleep_long", truth["line"])]]
     measured_ns = sum(truth["durations_ns"])
     missing_ns = OFF_CPU_FROM_NS * truth["switches"]
     assert total(at_line) <= measured_ns
-    assert total(in_function) >= measured_ns - truth["cpu_ns"] - missing_ns
+    assert off_ns >= measured_ns - truth["cpu_ns"] - missing_ns
     asleep = [
         s
         for s in at_line

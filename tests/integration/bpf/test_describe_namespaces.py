@@ -203,7 +203,7 @@ def test_python_frames_are_right(recording: Recording, service: str) -> None:
         assert names in ((*THREAD, *CALL), (*MAIN, *CALL))
         assert all(line > 0 for _, line in sample.python())
         gpu = [frame for frame in sample.frames if frame.kind is FrameKind.GPU]
-        assert [frame.name for frame in gpu] == ["saxpy(float*, float*, float, int)"]
+        assert [frame.name for frame in gpu] == ["saxpy"]
 
 
 @services

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpuflame.capture import live
 from otel_gpuflame.capture.bpf import kernel
 from otel_gpuflame.capture.bpf.decode import RawXid
 from otel_gpuflame.capture.bpf.programs import OPTIONAL, Feature, Tracepoint
 from otel_gpuflame.capture.bpf.tracefs import tracepoint_id
+from otel_gpuflame.capture.live import LiveCapture, LiveOptions, options
 from otel_gpuflame.events.device_errors import DeviceErrors
 from otel_gpuflame.events.executions import NO_DEVICE
 
@@ -111,8 +111,8 @@ def test_a_live_capture_delivers_them(
     """As events, and says them; they need not be of a target."""
     path = copy_of_true(tmp_path, "live")
     stand_in(monkeypatch)
-    monkeypatch.setattr(live, "nvidia_is_loaded", lambda _proc: True)
-    with live.LiveCapture(live.LiveOptions(pids=(os.getpid(),))) as capture:
+    monkeypatch.setattr(options, "nvidia_is_loaded", lambda _proc: True)
+    with LiveCapture(LiveOptions(pids=(os.getpid(),))) as capture:
         program = subprocess.Popen([path])
         program.wait()
         events = capture.step(1)

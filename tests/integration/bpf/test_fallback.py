@@ -44,7 +44,7 @@ def test_single_uprobes_see_what_uprobe_multi_sees(
     assert len(capture.api("cuStreamSynchronize")) == live.truth["waits"] == 23
     assert capture.pending() == {}
     launches, waits = (samples_of(live.bundles, kind) for kind in (GPU_LAUNCH, GPU_WAIT))
-    assert {sample.frames[-1].name for sample in launches} == {"saxpy(float*, float*, float, int)"}
+    assert {sample.frames[-1].name for sample in launches} == {"saxpy"}
     assert 0 < total(waits) <= sum(live.truth["duration_ns"])
     for sample in waits:
         assert (live.truth["function"], live.truth["line"]) in sample.python()

@@ -21,7 +21,8 @@ _ROUND_NS = 20_000_000
 
 def remembered(live: LiveCapture) -> list[int]:
     """How much is remembered of stacks, of pairs of words, and of descriptions."""
-    tables = (live._known_stacks, live._stacks_seen, live._processes_seen, live._described)
+    stacks, who = live._stacks, live._descriptions
+    tables = (stacks._known, stacks._seen, who._seen, who._given_out)
     return [len(table) for table in tables]
 
 

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +23,25 @@ from otel_gpuflame.export.recorded_traces import read_traces
 from otel_gpuflame.profile.batches import split_batches
 from otel_gpuflame.profile.model import Bundle
 from otel_gpuflame.profile.sample_types import GPU_LAUNCH
-from tests.integration.bpf.recording import LIMIT_S, ROOT, Recording
+from tests.integration.bpf.recording import ROOT, Recording
 from tests.integration.bpf.session import GrowingFile, attached, finished, running
+from tests.tiers import require
 
 pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
 
-SERVICE = ROOT / "examples" / "inference" / "serve.py"
+INFERENCE = ROOT / "examples" / "inference"
 REQUESTS = 64
 LAYERS = 4
-CALLER_SPAN = "00f067aa0ba902b7"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """A recording, and the spans that the service itself wrote down."""
+    """A recording, and the spans that the service and its callers themselves wrote down."""
 
     recording: Recording
     traces: Path
     spans: list[dict[str, Any]]
+    calls: list[dict[str, Any]]
 
     def named(self, name: str) -> list[dict[str, Any]]:
         return [span for span in self.spans if span["name"] == name]
@@ -50,37 +50,50 @@ class Served:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Served:
     """64 requests at once, each with a parent in its caller, to a service that a recorder is attached to."""
+    for module in ("fastapi", "uvicorn", "opentelemetry.instrumentation.fastapi"):
+        require("bpf", find(module), f"{module} is missing: pip install --group examples")
     folder = tmp_path_factory.mktemp("inference")
-    output, traces = folder / "test.ogfcap", folder / "traces.json"
-    command = [sys.executable, str(SERVICE), "--port", "0", "--traces", str(traces)]
-    with running(command, environment) as service:
+    output, traces, calls = folder / "test.ogfcap", folder / "traces.json", folder / "calls.json"
+    serve = ["serve.py", "--device", "driver", "--port", "0", "--traces", str(traces)]
+    with running(command(*serve), environment) as service:
         service.wait_for(lambda: service.lines_said() > 0, "the service")
-        port = int(service.stdout.text().rpartition(":")[2])
+        port = service.stdout.text().strip().rpartition(":")[2]
         with attached(output, service.process.pid) as recorder:
-            with ThreadPoolExecutor(REQUESTS) as clients:
-                assert set(clients.map(ask, [port] * REQUESTS, range(REQUESTS))) == {200}
+            load = ["load.py", "--port", port, "--requests", str(REQUESTS), "--traces", str(calls)]
+            called = subprocess.run(
+                command(*load), env=environment, capture_output=True, text=True, check=False
+            )
+            assert called.returncode == 0, called.stderr
             GrowingFile(output).wait_for(recorder, time.monotonic_ns())
             service.process.send_signal(signal.SIGINT)
             assert service.finish() == 0, service.stderr.text()
             recording = finished(recorder, output)
     assert recording.exit_code == 0, recording.stderr
-    spans = [
+    return Served(recording=recording, traces=traces, spans=spans_of(traces), calls=spans_of(calls))
+
+
+def find(module: str) -> bool:
+    """Whether a module is there, in packages that are."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def command(program: str, *arguments: str) -> list[str]:
+    """Command line of one of the example's programs."""
+    return [sys.executable, str(INFERENCE / program), *arguments]
+
+
+def spans_of(traces: Path) -> list[dict[str, Any]]:
+    """All spans of a file."""
+    return [
         span
         for line in traces.read_text().splitlines()
         for of_resource in json.loads(line)["resourceSpans"]
         for of_scope in of_resource["scopeSpans"]
         for span in of_scope["spans"]
     ]
-    return Served(recording=recording, traces=traces, spans=spans)
-
-
-def ask(port: int, number: int) -> int:
-    """The status of a request."""
-    body = json.dumps({"prompt_tokens": 10 + number % 50, "new_tokens": 1 + number % 20})
-    headers = {"traceparent": f"00-{number + 1:032x}-{CALLER_SPAN}-01"}
-    connection = HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
-    connection.request("POST", "/infer", body, headers)
-    return connection.getresponse().status
 
 
 def test_each_launch_is_on_the_span_that_it_was_made_for(served: Served) -> None:
@@ -95,7 +108,9 @@ def test_each_launch_is_on_the_span_that_it_was_made_for(served: Served) -> None
     roots = dict.fromkeys(span["parentSpanId"] for span in served.named("prefill"))
     servers = served.named("POST /infer")
     assert set(roots) == {server["spanId"] for server in servers}
-    assert {server["parentSpanId"] for server in servers} == {CALLER_SPAN}
+    calls = {(call["traceId"], call["spanId"]) for call in served.calls}
+    assert len(calls) == REQUESTS
+    assert {(server["traceId"], server["parentSpanId"]) for server in servers} == calls
 
 
 def test_steps_are_linked_to_the_requests_that_they_served(served: Served) -> None:

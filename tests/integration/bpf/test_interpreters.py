@@ -3,51 +3,29 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from otel_gpuflame.events.frames import FrameKind
+from otel_gpuflame.events.frames import FrameKind, StackKey
 from otel_gpuflame.events.wire import Kind
 from otel_gpuflame.profile.sample_types import GPU_LAUNCH, GPU_WAIT
 from tests.integration.bpf.recording import Recording, app, total
 from tests.integration.bpf.session import attach_and_record
+from tests.interpreters import SUPPORTED, interpreter, interpreters
 from tests.tiers import require
 
 pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("bpf_tier")]
 
-SUPPORTED = ("3.10", "3.11", "3.12", "3.13")
 REFUSED = ("3.8", "3.9")
-
-
-def interpreters(version: str) -> list[Path]:
-    """Pythons of a minor version on this machine: pyenv's, else those of the search path."""
-    found = [
-        path
-        for path in sorted(Path.home().glob(".pyenv/versions/*/bin/python3"))
-        if path.parents[1].name.startswith(f"{version}.")
-    ]
-    on_path = shutil.which(f"python{version}")
-    return found or ([Path(on_path)] if on_path and runs(on_path, version) else [])
-
-
-def runs(python: str, version: str) -> bool:
-    """Whether it is a Python of that version: pyenv's shims exist for versions that are not there."""
-    done = subprocess.run([python, "--version"], capture_output=True, text=True, check=False)
-    return re.match(rf"Python {re.escape(version)}\.", done.stdout) is not None
 
 
 def record_plain_wait(output: Path, version: str, environment: dict[str, str]) -> Recording:
     """Record the same program under a Python of this version; skips where there is none."""
-    found = interpreters(version)
-    if not found:
-        pytest.skip(f"no Python {version} on this machine")
+    python = interpreter(version, "bpf")
     without_packages = {k: v for k, v in environment.items() if not k.startswith("PYTHON")}
-    command = app("plain_wait", python=found[0])
+    command = app("plain_wait", python=python)
     recording = attach_and_record(output, command, without_packages)
     assert recording.truth["version"].startswith(f"{version}.")
     assert len(recording.capture.kind(Kind.WAIT)) == 3
@@ -70,12 +48,8 @@ def test_code_that_is_made_where_other_code_was_has_its_own_name(
     version: str, output: Path, environment: dict[str, str]
 ) -> None:
     """Functions of exec() in a loop often get the same address with the same instructions, one after the other."""
-    found = interpreters(version)
-    if not found:
-        pytest.skip(f"no Python {version} on this machine")
-    recording = attach_and_record(
-        output, app("reused_code", "--hold", python=found[0]), environment
-    )
+    command = app("reused_code", "--hold", python=interpreter(version, "bpf"))
+    recording = attach_and_record(output, command, environment)
     functions, places = recording.truth["functions"], recording.truth["places"]
     assert places < functions
     launched = Counter(
@@ -86,6 +60,26 @@ def test_code_that_is_made_where_other_code_was_has_its_own_name(
         for _ in range(sample.value)
     )
     assert launched == {f"generated_{number}": 1 for number in range(functions + 1)}
+
+
+@pytest.mark.parametrize("options", [(), ("--unwind",)], ids=["plain", "unwind"])
+@pytest.mark.parametrize("version", SUPPORTED)
+def test_frames_of_another_interpreter_stand_above_those_that_entered_it(
+    version: str, options: tuple[str, ...], output: Path, environment: dict[str, str]
+) -> None:
+    """Two interpreters in one process, in the main thread and in another: the whole stack, through both."""
+    command = app(
+        "other_interpreter", output.with_suffix(".json"), python=interpreter(version, "bpf")
+    )
+    recording = attach_and_record(output, command, environment, "--no-cpu", *options)
+    assert recording.truth["version"].startswith(f"{version}.")
+    seen = {}
+    for row in recording.capture.kind(Kind.LAUNCH):
+        frames = recording.capture.stacks[StackKey(*row["stack_hash"].tolist())].frames
+        python = [(f.name, f.line) for f in frames if f.kind is FrameKind.PYTHON]
+        seen[int(row["grid"][0])] = python
+    truth = [[tuple(frame) for frame in stack] for stack in recording.truth["stacks"]]
+    assert {1: truth[0], 2: truth[1]} == seen
 
 
 @pytest.mark.parametrize("version", REFUSED)

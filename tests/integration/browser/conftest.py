@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 OpenPage = Callable[..., "Page"]
+OpenFile = Callable[..., "Page"]
 WIDTH_PX, HEIGHT_PX = 1280, 760
 LIMIT_MS = 300_000
 """Against hanging, however busy the machine is."""
@@ -57,13 +59,11 @@ def problems() -> list[str]:
 
 
 @pytest.fixture
-def open_page(browser: Browser, tmp_path: Path, problems: list[str]) -> Iterator[OpenPage]:
-    """Opens bundles as a page. Afterwards: no errors, and no request except for the file."""
+def open_file(browser: Browser, problems: list[str]) -> Iterator[OpenFile]:
+    """Opens a file as a page. Afterwards: no errors, and no request except for the file."""
     contexts = []
 
-    def open_bundles(bundles: Sequence[Bundle], *, title: str = "t", theme: str = "light") -> Page:
-        file = tmp_path / f"page{len(contexts)}.html"
-        file.write_bytes(encode_html(bundles, title=title).encode("utf-8"))
+    def open_it(file: Path, *, theme: str = "light") -> Page:
         context = browser.new_context(
             viewport={"width": WIDTH_PX, "height": HEIGHT_PX},
             color_scheme="dark" if theme == "dark" else "light",
@@ -83,7 +83,20 @@ def open_page(browser: Browser, tmp_path: Path, problems: list[str]) -> Iterator
         page.goto(file.as_uri())
         return page
 
-    yield open_bundles
+    yield open_it
     for context in contexts:
         context.close()
     assert problems == []
+
+
+@pytest.fixture
+def open_page(open_file: OpenFile, tmp_path: Path) -> OpenPage:
+    """Opens bundles as a page, as `open_file` does."""
+    numbers = count()
+
+    def open_bundles(bundles: Sequence[Bundle], *, title: str = "t", theme: str = "light") -> Page:
+        file = tmp_path / f"page{next(numbers)}.html"
+        file.write_bytes(encode_html(bundles, title=title).encode("utf-8"))
+        return open_file(file, theme=theme)
+
+    return open_bundles

@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.collector.build import cached_binary, default_cache_dir, find_go
-from tests.integration.collector.collector import RunningCollector, build_collector
+from tests.integration.collector.build import (
+    COLLECTOR,
+    JAEGER,
+    GoProgram,
+    build_program,
+    cached_binary,
+    default_cache_dir,
+    find_go,
+)
+from tests.integration.collector.collector import RunningCollector
 from tests.integration.collector.configs import RELAY_CONFIG, sink_addresses
 from tests.integration.collector.sink import OtlpSink
 from tests.tiers import require
@@ -18,11 +26,21 @@ from tests.tiers import require
 @pytest.fixture(scope="session")
 def collector_binary() -> Path:
     """The Collector, built from Go modules on first use."""
-    available = find_go() is not None or cached_binary(default_cache_dir()).exists()
-    require(
-        "collector", available, "there is no Go of 1.21 or newer, so the Collector cannot be built"
-    )
-    return build_collector()
+    return built(COLLECTOR)
+
+
+@pytest.fixture(scope="session")
+def jaeger_binary() -> Path:
+    """Jaeger, built likewise."""
+    return built(JAEGER)
+
+
+def built(program: GoProgram) -> Path:
+    """The executable; where it cannot be built, the test is skipped, or fails if its tier is forced."""
+    available = find_go() is not None or cached_binary(default_cache_dir(), program).exists()
+    reason = f"there is no Go of 1.21 or newer, so the {program.title} cannot be built"
+    require("collector", available, reason)
+    return build_program(program)
 
 
 @pytest.fixture

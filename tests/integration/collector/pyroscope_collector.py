@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.fakes.pyroscope.double import PyroscopeDouble
@@ -25,6 +25,7 @@ def shipped_collector(
     *,
     overlays: Sequence[Path] = (PYROSCOPE_OVERLAY,),
     traces_endpoint: str = "127.0.0.1:1",
+    more_env: Mapping[str, str] | None = None,
 ) -> RunningCollector:
     """`collector.yaml` and `pyroscope.yaml`, on free ports."""
     env = {
@@ -32,6 +33,7 @@ def shipped_collector(
         "OTLP_HTTP_ENDPOINT": "127.0.0.1:0",
         "PROFILES_BACKEND_ENDPOINT": pyroscope.http_endpoint,
         "TRACES_BACKEND_ENDPOINT": traces_endpoint,
+        **(more_env or {}),
     }
     return RunningCollector(binary, SHIPPED, overlays=overlays, env=env)
 
@@ -45,10 +47,10 @@ def clean_environment() -> dict[str, str]:
     }
 
 
-def replay(*arguments: str) -> str:
-    """Standard output of `otel-gpuflame replay` on the bundled recording."""
+def replay(*arguments: str, capture: Path = CAPTURE) -> str:
+    """Standard output of `otel-gpuflame replay`, by default on the bundled recording."""
     done = subprocess.run(
-        [sys.executable, "-m", "otel_gpuflame", "replay", str(CAPTURE), *arguments],
+        [sys.executable, "-m", "otel_gpuflame", "replay", str(capture), *arguments],
         cwd=ROOT,
         env=clean_environment(),
         capture_output=True,

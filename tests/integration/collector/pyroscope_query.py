@@ -21,7 +21,12 @@ PROVISIONED = (
     / "datasources"
     / "otel-gpuflame.yaml"
 )
-_MARGIN_MS = 60_000
+SHOWN_MARGIN_MS, OPENED_MARGIN_MS = 30_000, 60_000
+"""Around a span, in the query of the flame graph inside of it, and of its button "Profiles for this span"."""
+_DEFAULT_TAGS = (
+    {"key": "service.name", "value": "service_name"},
+    {"key": "service.namespace", "value": "service_namespace"},
+)
 
 
 def ask(url: str, method: str, fields: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -76,28 +81,36 @@ def _stack_at(begin: int, bars: Sequence[tuple[int, int, tuple[str, ...]]]) -> t
 
 
 def span_query(
-    span: Mapping[str, str], *, start_ms: int, end_ms: int, provisioned: Path = PROVISIONED
+    span: Mapping[str, str],
+    *,
+    start_ms: int,
+    end_ms: int,
+    margin_ms: int = SHOWN_MARGIN_MS,
+    provisioned: Path = PROVISIONED,
 ) -> dict[str, Any]:
-    """What Grafana asks when one opens the profile of a span: made from our provisioning and nothing else.
+    """What Grafana 13 asks when one opens the profile of a span: made from our provisioning and nothing else.
 
-    `span` has the attributes of the span and of its resource.
+    `span` has the attributes of its resource, and then its own, as the trace store has them. A profile is found by its
+    begin, so that it is out of reach if its window began longer than the margin before the span.
     """
     tempo = data_source("tempo", provisioned)
     settings = tempo["jsonData"]["tracesToProfiles"]
-    # Grafana leaves out what the span does not have.
+    wanted = {tag["key"]: tag for tag in settings.get("tags") or _DEFAULT_TAGS}
+    # Grafana leaves out what the span does not have, and writes keys without a label as they are.
     tags = ", ".join(
-        f'{tag.get("value") or tag["key"].replace(".", "_")}="{span[tag["key"]]}"'
-        for tag in settings["tags"]
-        if tag["key"] in span
+        f'{wanted[key].get("value") or key}="{value}"'
+        for key, value in span.items()
+        if key in wanted
     )
+    has_query = settings.get("customQuery") and settings.get("query")
     # `$$` is how a provisioning file writes a dollar sign.
-    query = settings["query"].replace("$$", "$") if settings["customQuery"] else "{${__tags}}"
+    query = settings["query"].replace("$$", "$") if has_query else "{${__tags}}"
     return {
         "profileTypeID": settings["profileTypeId"],
         "labelSelector": query.replace("${__tags}", tags),
         "spanSelector": [span["pyroscope.profile.id"]],
-        "start": start_ms - _MARGIN_MS,
-        "end": end_ms + _MARGIN_MS,
+        "start": start_ms - margin_ms,
+        "end": end_ms + margin_ms,
     }
 
 

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.integration.collector import build
-from tests.integration.collector.build import CollectorError, build_collector, cached_binary
+from tests.integration.collector.build import (
+    COLLECTOR,
+    JAEGER,
+    CollectorError,
+    GoProgram,
+    build_collector,
+    build_program,
+    cached_binary,
+)
 
 
 @pytest.fixture
@@ -25,30 +33,37 @@ def _write_script(path: Path, body: str) -> None:
     path.chmod(0o755)
 
 
-def test_a_second_call_returns_the_first_build(go_that: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", [COLLECTOR, JAEGER], ids=lambda program: program.name)
+def test_a_second_call_returns_the_first_build(
+    program: GoProgram, go_that: Path, tmp_path: Path
+) -> None:
     """The sources decide: the same ones are compiled once."""
     # The output is go build's argument after -o.
     _write_script(go_that, f'echo run >> {tmp_path}/runs; echo binary > "$7"')
-    first = build_collector(tmp_path / "cache")
-    second = build_collector(tmp_path / "cache")
-    assert first == second == cached_binary(tmp_path / "cache")
+    first = build_program(program, tmp_path / "cache")
+    second = build_program(program, tmp_path / "cache")
+    assert first == second == cached_binary(tmp_path / "cache", program)
     assert first.read_text() == "binary\n"
     assert (tmp_path / "runs").read_text() == "run\n"
 
 
-def test_changed_sources_get_another_binary(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_sources_get_another_binary(tmp_path: Path) -> None:
     """A new pin in go.mod is never tested with the old build."""
-    sources = tmp_path / "otelcol"
-    sources.mkdir()
+    changed = GoProgram(COLLECTOR.name, COLLECTOR.title, tmp_path / "otelcol")
+    changed.source_dir.mkdir()
     for name in ("go.mod", "go.sum", "main.go"):
-        (sources / name).write_bytes((build.SOURCE_DIR / name).read_bytes())
-    monkeypatch.setattr(build, "SOURCE_DIR", sources)
-    before = cached_binary(tmp_path)
-    with (sources / "go.mod").open("a") as go_mod:
+        (changed.source_dir / name).write_bytes((COLLECTOR.source_dir / name).read_bytes())
+    before = cached_binary(tmp_path, changed)
+    assert before == cached_binary(tmp_path)
+    with (changed.source_dir / "go.mod").open("a") as go_mod:
         go_mod.write("// changed\n")
-    assert cached_binary(tmp_path) != before
+    assert cached_binary(tmp_path, changed) != before
+
+
+def test_programs_share_a_cache(tmp_path: Path) -> None:
+    """Each has a name of its own in it."""
+    assert cached_binary(tmp_path, JAEGER).name.startswith("jaeger-")
+    assert cached_binary(tmp_path).name.startswith("otelcol-")
 
 
 def test_a_failed_build_raises_with_gos_words_and_caches_nothing(

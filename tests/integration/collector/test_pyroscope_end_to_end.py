@@ -88,8 +88,9 @@ def sent(collector_binary: Path) -> Iterator[Sent]:
         endpoint = f"http://{collector.http_endpoint}"
         replay("--endpoint", endpoint, "--protocol", "http/protobuf")
         pyroscope.store.wait_until(is_whole, timeout_s=ARRIVAL_S)
-        # The times end now, and the recording is shorter than a minute.
-        yield Sent(pyroscope.http_endpoint, start_ms - 60_000, start_ms + 60_000)
+        # The times ended when it was sent, and the recording is shorter than a minute.
+        end_ms = time.time_ns() // 1_000_000
+        yield Sent(pyroscope.http_endpoint, start_ms - 60_000, end_ms + 1)
 
 
 def query(sent: Sent, kind: str, **changes: Any) -> dict[str, Any]:

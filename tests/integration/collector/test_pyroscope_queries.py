@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +21,15 @@ from tests.integration.collector.example_request import (
     profiles_request,
 )
 from tests.integration.collector.otlp_client import export_grpc
-from tests.integration.collector.pyroscope_query import ask, flame_graph, stacks
+from tests.integration.collector.pyroscope_query import (
+    OPENED_MARGIN_MS,
+    PROVISIONED,
+    SHOWN_MARGIN_MS,
+    ask,
+    flame_graph,
+    span_query,
+    stacks,
+)
 
 WAIT_ID = "gpu:gpu_wait:nanoseconds:gpu:nanoseconds"
 LAUNCH_ID = "gpu:gpu_launch:count:gpu:nanoseconds"
@@ -84,6 +94,47 @@ def test_a_query_selects_by_span_labels_type_and_time(
 ) -> None:
     """Each selector takes what it names and nothing else."""
     assert sum(stacks(flame_graph(url, query(**changes))).values()) == total
+
+
+SPAN = {
+    "service.name": "checkout",
+    "service.namespace": "shop",
+    "pyroscope.profile.id": SPAN_ID.hex(),
+}
+
+
+@pytest.mark.parametrize("margin_ms", [SHOWN_MARGIN_MS, OPENED_MARGIN_MS])
+def test_a_span_finds_profiles_that_began_within_grafanas_margin(url: str, margin_ms: int) -> None:
+    """By their begin, so that a window longer than the margin can hold the span and still not be found."""
+    found = {}
+    for late_ms in (margin_ms, margin_ms + 1):
+        at_ms = START_MS + late_ms
+        fields = span_query(SPAN, start_ms=at_ms, end_ms=at_ms, margin_ms=margin_ms)
+        found[late_ms - margin_ms] = flame_graph(url, fields).get("total")
+    assert found == {0: "2500000", 1: None}
+
+
+def test_without_tags_of_ours_a_namespace_hides_the_profile(tmp_path: Path) -> None:
+    """Why the provisioning names its tags: Grafana's own ask for a label that Pyroscope has under another name."""
+    settings = yaml.safe_load(PROVISIONED.read_text())
+    for source in settings["datasources"]:
+        options = source.get("jsonData", {}).get("tracesToProfiles", {})
+        for key in ("tags", "customQuery", "query"):
+            options.pop(key, None)
+    provisioned = tmp_path / "datasources.yaml"
+    provisioned.write_text(yaml.safe_dump(settings))
+    theirs = span_query(SPAN, start_ms=START_MS, end_ms=START_MS, provisioned=provisioned)
+    assert theirs["labelSelector"] == '{service_name="checkout", service_namespace="shop"}'
+    ours = span_query(SPAN, start_ms=START_MS, end_ms=START_MS)
+    request = profiles_request()
+    namespace = request.resource_profiles[0].resource.attributes.add(key="service.namespace")
+    namespace.value.string_value = "shop"
+    with PyroscopeDouble(unix_ns=lambda: START_UNIX_NS) as pyroscope:
+        export_grpc(pyroscope.grpc_endpoint, request)
+        labels = [profile.labels for profile in pyroscope.store.all()]
+        assert {each["service.namespace"] for each in labels} == {"shop"}
+        assert flame_graph(pyroscope.http_endpoint, theirs) == {}
+        assert flame_graph(pyroscope.http_endpoint, ours)["total"] == "2500000"
 
 
 def test_fields_may_have_the_names_of_the_protocol(url: str) -> None:

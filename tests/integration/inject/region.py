@@ -61,11 +61,19 @@ def find_region(pid: int) -> Path:
     Raises:
         NoRegionError: there is none.
     """
+    for link in find_regions(pid):
+        return link
+    raise NoRegionError(f"process {pid} has no memfd otel_gpuflame")
+
+
+def find_regions(pid: int) -> list[Path]:
+    """Those of all our libraries."""
+    found = []
     for link in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):
             if os.readlink(link).startswith("/memfd:otel_gpuflame "):
-                return link
-    raise NoRegionError(f"process {pid} has no memfd otel_gpuflame")
+                found.append(link)
+    return found
 
 
 def prolong(control: NDArray[np.void], enough: threading.Event) -> None:
@@ -78,8 +86,8 @@ def prolong(control: NDArray[np.void], enough: threading.Event) -> None:
 class Region:
     """The shared memory of one process, mapped for reading and writing."""
 
-    def __init__(self, pid: int) -> None:
-        fd = os.open(find_region(pid), os.O_RDWR)
+    def __init__(self, pid: int, link: Path | None = None) -> None:
+        fd = os.open(link or find_region(pid), os.O_RDWR)
         try:
             self._memory = mmap.mmap(fd, os.fstat(fd).st_size)
         finally:

@@ -109,11 +109,11 @@ def test_between_windows_libraries_sleep(variables: dict[str, str], sink: OtlpSi
             asleep = lambda: region.state is LibraryState.DORMANT  # noqa: E731
             agent_.running.wait_for(asleep, "the end of the window")
             before = (region.counter(LibraryCounter.WRITTEN), int(region.field("generation")))
-            assert region.lease_is_over()
+            is_over = region.lease_is_over()
             program.do("launch_many", count=200)
             after = (region.counter(LibraryCounter.WRITTEN), int(region.field("generation")))
             # The next window may have opened meanwhile, which would say nothing.
-            assert after == before or after[1] != before[1]
+            assert (is_over and after == before) or after[1] != before[1]
             generation = before[1]
             agent_.running.wait_for(
                 lambda: int(region.field("generation")) > generation, "the next window"
@@ -128,18 +128,19 @@ def test_estimates_of_the_time_of_devices(variables: dict[str, str], sink: OtlpS
     with target(variables, service) as program, agent(sink, *WINDOWS, "--duty", "50%") as agent_:
         wait_for_window(program.pid, agent_)
 
-        def has_estimate() -> bool:
+        def agrees() -> bool:
+            """Of one window it need not: probes are attached before devices are recorded, and by how much differs."""
             program.do("launch", count=20)
             program.do("synchronize")
-            return totals(sink, estimated=True)[service, "gpu_time"] > 0
+            found = totals(sink, estimated=True)
+            time_ns, launches = found[service, "gpu_time"], found[service, "gpu_launch"]
+            return launches > 0 and time_ns == pytest.approx(launches * KERNEL_NS, rel=0.2)
 
-        wait_until(has_estimate, "an estimate")
+        wait_until(agrees, "an estimate of both that agrees with the length of a kernel")
         agent_.stop()
-    exact, estimated = totals(sink), totals(sink, estimated=True)
+    exact = totals(sink)
     assert exact[service, "gpu_time"] == exact[service, "gpu_launch"] == 0
     assert exact[service, "gpu_wait"] > 0
-    mean_ns = estimated[service, "gpu_time"] / estimated[service, "gpu_launch"]
-    assert mean_ns == pytest.approx(KERNEL_NS, rel=0.2)
 
 
 def test_an_agent_that_is_killed_leaves_no_library_awake(

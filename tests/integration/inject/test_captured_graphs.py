@@ -44,4 +44,4 @@ def test_nodes_stand_under_the_lines_that_were_captured(library: Path, tmp_path:
         assert names[place + 1] == "[captured at, estimated]"
         assert "Target.do_launch_graph" in names[:place]
         assert "Target.do_make_graph.<locals>.submit" in names[place:]
-        assert names[-2:] in [["cuLaunchKernel", "gemm()"], ["cuLaunchKernel", "relu()"]]
+        assert names[-2:] in [["cuLaunchKernel", "gemm"], ["cuLaunchKernel", "relu"]]

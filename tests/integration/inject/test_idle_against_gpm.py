@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 
 from tests.fakes.nvml.build import build_nvml
-from tests.integration.inject.session import FINISHED_S, environment
+from tests.integration.inject.session import environment
 
 pytestmark = [pytest.mark.bpf, pytest.mark.inject, pytest.mark.usefixtures("bpf_tier")]
 ROOT = Path(__file__).parents[3]
-ATTEMPTS = 5
+LIMIT_S = 1_000
+"""25 times as long as it takes alone on a machine."""
+TRIES = 3
+"""Where some idle time is unknown: a recorder that was kept from reading for 2 s says so, and is right."""
 
 
 def run(variables: dict[str, str]) -> tuple[int, dict[str, dict[str, Any]]]:
@@ -28,7 +31,7 @@ def run(variables: dict[str, str]) -> tuple[int, dict[str, dict[str, Any]]]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=FINISHED_S,
+        timeout=LIMIT_S,
         check=False,
     )
     lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -50,17 +53,14 @@ def variables(library: Path, tmp_path: Path) -> dict[str, str]:
 
 
 def test_idle_times_agree_with_counters(variables: dict[str, str]) -> None:
-    """And beside a process that is not captured they are unknown.
-
-    Counters of the double are read once a second for nine: one reading that a busy machine delays is a tenth of them.
-    """
-    for _ in range(ATTEMPTS):
+    """And beside a process that is not captured they are unknown."""
+    for _ in range(TRIES):
         status, lines = run(variables)
-        if status == 0:
+        if lines.get("idle", {}).get("unknown", 0.0) == 0.0:
             break
     assert {check: line["ok"] for check, line in lines.items()} == dict.fromkeys(
         ("recorded", "busy", "idle", "stranger_seen", "unknown"), True
-    ), lines
+    ), json.dumps(lines)
     assert status == 0
 
 

@@ -12,7 +12,7 @@ import pytest
 from otel_gpuflame.events.wire_gpu import GpuKind
 from tests.fakes.build import ROOT, app_command, build_fakes, fake_environment
 from tests.integration.inject.region import Region, of_kind
-from tests.integration.inject.session import attempts, environment, session
+from tests.integration.inject.session import FINISHED_S, attempts, environment, session
 
 pytestmark = pytest.mark.inject
 
@@ -23,7 +23,13 @@ SHORT_LIVES = 20
 def run(command: list[str], values: dict[str, str]) -> tuple[int, str, str]:
     """Status, output and errors of a program."""
     done = subprocess.run(
-        command, env=values, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+        command,
+        env=values,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=FINISHED_S,
     )
     return done.returncode, done.stdout, done.stderr
 

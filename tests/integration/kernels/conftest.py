@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.apt import PackagesUnavailableError
 from tests.fakes.build import build_fakes
-from tests.integration.kernels.debian import DebianKernel, KernelUnavailableError, kernel_image
+from tests.integration.kernels.debian import DebianKernel, kernel_image
 from tests.integration.kernels.guest import QEMU
 from tests.tiers import require
 
@@ -29,6 +30,6 @@ def bootable(kernel: DebianKernel) -> Path:
     )
     try:
         return kernel_image(kernel)
-    except KernelUnavailableError as error:
+    except PackagesUnavailableError as error:
         require("kernels", False, str(error))
         raise

@@ -182,7 +182,7 @@ def test_waits_have_their_python_line(run: Run) -> None:
     assert waits
     assert [sample.frames for sample in waits if line not in sample.python()] == []
     launched = {sample.frames[-1].name for sample in recording.samples(GPU_LAUNCH)}
-    assert launched == {"saxpy(float*, float*, float, int)"}
+    assert launched == {"saxpy"}
 
 
 def test_bcc_records_the_same_calls(run: Run) -> None:
@@ -196,7 +196,7 @@ def test_bcc_records_the_same_calls(run: Run) -> None:
     assert all(0 < inner <= outer for inner, outer in zip(recorded, measured, strict=True))
     assert capture.pending() == {}
     launched = {sample.frames[-1].name for sample in recording.samples(GPU_LAUNCH)}
-    assert launched == {"saxpy(float*, float*, float, int)"}
+    assert launched == {"saxpy"}
 
 
 def test_nothing_is_left_out(run: Run) -> None:

@@ -57,7 +57,7 @@ def test_launches_before_an_exec_that_nobody_saw_coming_are_the_old_programs(
             assert process.stdout.readline() == b"17\n"
             wait_until(lambda: comm_of(process.pid) == new, "the new program")
             # Both of its launches and its exec are reported before the agent runs again.
-            wait_until(lambda: state_of(process.pid) == "S", "the new program's rest")
+            wait_until(lambda: state_of(process.pid) in "SZ", "the new program's rest, or its end")
             subject.send(signal.SIGCONT)
         subject.stop()
     # What was missed while it was stopped is in the books; neither program has launches of the other.
@@ -70,5 +70,5 @@ def comm_of(pid: int) -> str:
 
 
 def state_of(pid: int) -> str:
-    """Whether a process runs or sleeps."""
+    """Whether a process runs, sleeps or has ended."""
     return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]

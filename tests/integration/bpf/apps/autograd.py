@@ -183,6 +183,20 @@ class Program:
             self.errors.append(repr(error))
             together.abort()
 
+    def told(self) -> dict[str, object]:
+        """The truth of everything up to now."""
+        chains = {chain: n for n, chain in enumerate({c.frames for c in self.truth.values()})}
+        return {
+            "pid": os.getpid(),
+            "errors": self.errors,
+            "passes": len(self.tasks),
+            "distinct_tasks": len(set(self.tasks)),
+            "failed": self.failed,
+            "nested": self.nested,
+            "chains": [chain[-MAX_FRAMES:] for chain in chains],
+            "kernels": {name: [chains[c.frames], c.span] for name, c in self.truth.items()},
+        }
+
 
 def descend(depth: int, then: Callable[[], None]) -> None:
     """Call something from so many Python frames further down, and through as many C functions."""
@@ -207,28 +221,17 @@ def main() -> None:
     program = Program(FakeCuda())
     together = threading.Barrier(THREADS)
     app_common.hold(options)
-    threads = [
-        threading.Thread(target=program.train, args=(seed, options.rounds, together))
-        for seed in range(THREADS)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    chains = {chain: n for n, chain in enumerate({c.frames for c in program.truth.values()})}
-    app_common.emit(
-        {
-            "pid": os.getpid(),
-            "publishes": publishes,
-            "errors": program.errors,
-            "passes": len(program.tasks),
-            "distinct_tasks": len(set(program.tasks)),
-            "failed": program.failed,
-            "nested": program.nested,
-            "chains": [chain[-MAX_FRAMES:] for chain in chains],
-            "kernels": {name: [chains[c.frames], c.span] for name, c in program.truth.items()},
-        }
-    )
+    while True:
+        threads = [
+            threading.Thread(target=program.train, args=(seed, options.rounds, together))
+            for seed in range(THREADS)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if not app_common.emit({"publishes": publishes, **program.told()}):
+            return
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ THREADS = 400
 TOO_MANY_THREADS = 1100
 """512 are searched at a time: the oldest is found with the third call that looks for it."""
 WAITS = 5
-DEPTH = 200
+DEPTH = 400
 MARK = "  # " + "WAIT LINE"
 
 

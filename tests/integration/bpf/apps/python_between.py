@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+from itertools import count
 
 from tests.fakes import app_common
 from tests.fakes.cuda_driver import FakeCuda
-
-ROUNDS = 500
-"""More than anybody asks for: whoever has seen enough ends the program."""
 
 
 def called_back(cuda: FakeCuda) -> None:
@@ -25,7 +23,7 @@ def begin(library: ctypes.CDLL, cuda: FakeCuda) -> None:
 
 
 def main() -> None:
-    """Wait in rounds, each said when it is over."""
+    """Wait in rounds, each said when it is over, until somebody ends the program."""
     parser = app_common.parser(__doc__ or "")
     parser.add_argument("library")
     parser.add_argument("--fork", action="store_true", help="go on in a child")
@@ -36,7 +34,7 @@ def main() -> None:
     if options.fork and (child := os.fork()):
         os.waitpid(child, 0)
         return
-    for number in range(ROUNDS):
+    for number in count():
         begin(library, cuda)
         app_common.emit({"round": number})
 

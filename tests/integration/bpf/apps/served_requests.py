@@ -191,20 +191,21 @@ def main() -> None:
     service = Service(cuda)
     on_uvloop = uvloop_runner()
     app_common.hold(options)
-    service.as_threads()
-    service.in_pool()
-    service.in_batches()
-    service.as_tasks(asyncio.run)
-    if on_uvloop is not None:
-        service.as_tasks(on_uvloop)
-    app_common.emit(
-        {
+    while True:
+        service.as_threads()
+        service.in_pool()
+        service.in_batches()
+        service.as_tasks(asyncio.run)
+        if on_uvloop is not None:
+            service.as_tasks(on_uvloop)
+        told = {
             "publishes": publishes,
             "roots": service.roots,
             "launches": service.launches,
             "outside": service.outside,
         }
-    )
+        if not app_common.emit(told):
+            return
 
 
 if __name__ == "__main__":

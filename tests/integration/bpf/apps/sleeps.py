@@ -49,9 +49,12 @@ def run(
     ready.wait()
     durations_ns: list[int] = []
     switches_before, cpu_before_ns = switches(), time.thread_time_ns()
+    begin_ns = time.monotonic_ns()
     line = function(durations_ns)
     truth[function.__name__] = {
         "tid": threading.get_native_id(),
+        "begin_ns": begin_ns,
+        "end_ns": time.monotonic_ns(),
         "line": line,
         "durations_ns": durations_ns,
         "cpu_ns": time.thread_time_ns() - cpu_before_ns,

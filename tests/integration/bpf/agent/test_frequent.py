@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that wait, or begin backward passes, so often that probing each would take the budget."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from otel_gpuflame.symbolize.stacks import PYTHON_NO_OWNER
+from tests.integration.bpf.agent.harness import (
+    ESTIMATED,
+    agent,
+    beacon,
+    driver_of,
+    profiles_in,
+    resource_of,
+    totals,
+    unique,
+    wait_until,
+)
+from tests.integration.bpf.session import running
+from tests.integration.collector.resolve import ResolvedProfile
+from tests.integration.collector.sink import OtlpSink
+
+pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("side_by_side")]
+
+APPS = Path(__file__).parent / "apps"
+STRATA = 2
+
+
+def waits_of(service: str, sink: OtlpSink, *, estimated: bool) -> list[ResolvedProfile]:
+    """Its profiles of waits."""
+    return [
+        profile
+        for profile in profiles_in(sink)
+        if profile.sample_type.type == "gpu_wait"
+        and resource_of(profile)["service.name"] == service
+        and (profile.scope.name == ESTIMATED) is estimated
+    ]
+
+
+def test_frequent_waits_are_captured_in_windows_and_scaled(
+    driver: dict[str, str], sink: OtlpSink
+) -> None:
+    """Once that is known, none is exact and all are estimated: the time in sum as the program measures it.
+
+    Its lines are told as before. The beacon shows when the agent is ready.
+    """
+    service = unique("waits-often")
+    environment = {**driver, "OTEL_SERVICE_NAME": service, "FAKE_CUDA_KERNEL_NS": "300000"}
+    command = [sys.executable, str(APPS / "wait_often.py")]
+    with agent(sink, "--window", "1", "--budget", "1.5%") as subject:
+        with beacon(driver), running(command, environment) as program:
+            subject.wait_for_log("too many calls that may wait: probed in windows")
+            library = driver_of(driver)
+            wait_until(lambda: subject.entry_links(library) == 3, "the probes of waits to be gone")
+            wait_until(
+                lambda: len(waits_of(service, sink, estimated=True)) >= STRATA,
+                f"estimates of {STRATA} strata",
+                limit_s=180,
+                pause_s=0.5,
+            )
+            program.go()
+            truth = program.truth()
+            assert program.finish() == 0, program.stderr.text()
+        subject.stop()
+    exact = totals(sink)[service, "gpu_wait"]
+    estimates = waits_of(service, sink, estimated=True)
+    lengths_ns = sum(each.duration_ns for each in estimates)
+    waited_ns = sum(sample.value for each in estimates for sample in each.samples)
+    assert waited_ns / lengths_ns == pytest.approx(truth["share"], rel=0.35)
+    assert 0 < exact < waited_ns
+    lines = {name for each in estimates for sample in each.samples for name in sample.stack}
+    assert {"main", "cuCtxSynchronize"} <= lines
+
+
+PASSES_OF: Final = {"one": {"one"}, "two": {"two"}, "inner": {"two", "inner"}}
+"""By kernel: the functions that a launch of it is under."""
+
+
+def judged(sink: OtlpSink) -> tuple[Counter[str], set[tuple[str, ...]]]:
+    """Launches of backward passes by what is said of them, and the stacks that are wrong."""
+    found: Counter[str] = Counter()
+    wrong = set()
+    for profile in profiles_in(sink):
+        if profile.sample_type.type != "gpu_launch":
+            continue
+        for sample in profile.samples:
+            kernel = {name.removeprefix("kernel_") for name in sample.stack if "kernel_" in name}
+            functions = [name.rpartition(".")[2] for name in sample.stack]
+            passes = {name.removeprefix("pass_") for name in functions if name.startswith("pass_")}
+            if not kernel:
+                continue
+            if passes == PASSES_OF[kernel.pop()]:
+                found["right"] += sample.value
+            elif not passes:
+                found["marked" if PYTHON_NO_OWNER.name in sample.stack else "nobody's"] += (
+                    sample.value
+                )
+            else:
+                wrong.add(sample.stack)
+    return found, wrong
+
+
+def test_frequent_backward_passes_are_seen_in_windows(
+    fakes: Path, driver: dict[str, str], sink: OtlpSink
+) -> None:
+    """Their probes are gone between windows, and what windows show is right, of two programs with the same memory."""
+    torch = Path(driver["LD_LIBRARY_PATH"].split(":")[0], "libtorch_cpu.so")
+    shutil.copy(fakes / torch.name, torch)
+    services = [unique("backward-often"), unique("backward-too")]
+    command = [sys.executable, str(APPS / "backward_often.py")]
+    with contextlib.ExitStack() as stack:
+        subject = stack.enter_context(agent(sink, "--window", "1", "--no-cpu"))
+        stack.enter_context(beacon(driver, subject))
+        programs = [
+            stack.enter_context(running(command, {**driver, "OTEL_SERVICE_NAME": service}))
+            for service in services
+        ]
+        subject.wait_for_log("too many backward passes: probed in windows")
+        wait_until(lambda: subject.entry_links(str(torch)) == 0, "the probes to be gone")
+        wait_until(lambda: subject.entry_links(str(torch)) == 2, "a window")
+        wait_until(lambda: subject.entry_links(str(torch)) == 0, "the window to close")
+        before = {
+            service: totals(sink, estimated=True)[service, "gpu_launch"] for service in services
+        }
+        wait_until(
+            lambda: all(
+                totals(sink, estimated=True)[service, "gpu_launch"] > before[service]
+                for service in services
+            ),
+            "estimates of both",
+            limit_s=180,
+            pause_s=0.5,
+        )
+        for program in programs:
+            program.go()
+            assert program.finish() == 0, program.stderr.text()
+        subject.stop()
+    found, wrong = judged(sink)
+    assert wrong == set()
+    # How many are not told depends on how much of a window a pass lasts.
+    assert found["right"] > 0
