@@ -9,7 +9,7 @@ APT_TEST := g++ bpftool clang-format ocl-icd-libopencl1 pocl-opencl-icd chromium
 STAMP := $(VENV)/.setup-stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system-build system-test demo test lint fmt bpf native gen bench clean
+.PHONY: help setup system-build system-test demo picture test lint fmt bpf native gen bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ $(VENV)/.dev-stamp: $(STAMP)
 
 demo: setup ## Replay the bundled H200 recording: tables, pprof and HTML in out/
 	$(BIN)/otel-gpuflame demo
+
+picture: system-test $(VENV)/.dev-stamp ## Render docs/images/demo.png from the bundled recording
+	$(BIN)/python -m tests.integration.browser.picture
 
 test: system-test $(VENV)/.dev-stamp bpf native ## Install what is needed and pass all tests but those that need a GPU
 	$(BIN)/python -m tests.integration.collector.build
