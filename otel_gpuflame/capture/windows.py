@@ -1,19 +1,15 @@
-"""Opens and closes windows on the always-on capture, and chooses the duty from what probes are measured to cost."""
+"""Opens and closes windows on the always-on capture, and chooses the duty from what probes were measured to cost."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from random import Random
 from typing import Final, Protocol
 
-from otel_gpuflame.capture.budget import (
-    TargetCost,
-    choose_duty,
-    hit_cost,
-    stall_ns,
-    stratum_length_ns,
-)
+from otel_gpuflame.capture.budget import TargetCost, choose_duty, stall_ns, stratum_length_ns
+from otel_gpuflame.capture.cost_meter import CostMeter, CostReadings
 from otel_gpuflame.capture.plan import PlannedWindow, plan_window
 from otel_gpuflame.events.records import SamplingWindow
 
@@ -31,9 +27,6 @@ of them."""
 _RISE: Final = 4.0
 """A duty rises at most so many times over from one stratum to the next: what a short window has measured wrongly, or
 just before a target began its work, costs a target four times its share for one stratum at most."""
-_MEASURE_FROM_NS: Final = 25_000_000
-"""A window that is cut shorter tells nothing of what a longer one costs: in some of these executions are not recorded
-at all (`cupti/cost.py`)."""
 _ASK_AGAIN_NS: Final = 5_000_000_000
 _MAX_LATE_NS: Final = 1_000_000_000
 """A stratum begins where the last one ended, unless we noticed that much later: the host may have slept."""
@@ -43,7 +36,7 @@ _KILL_FACTOR: Final = 2.0
 _KILL_AFTER_STRATA: Final = 3
 
 
-class Probes(Protocol):
+class Probes(CostReadings, Protocol):
     """What is attached and detached, and what it costs. Times are CLOCK_MONOTONIC nanoseconds."""
 
     def choose_always_on(self, now_ns: int) -> bool:
@@ -70,12 +63,6 @@ class Probes(Protocol):
     def close_window(self) -> None:
         """Have no executions recorded, and detach windowed probes."""
 
-    def costs(self) -> dict[int, tuple[int, int]]:
-        """(hits, nanoseconds in programs) of each target by pid, running totals."""
-
-    def record_costs(self) -> dict[int, int]:
-        """Nanoseconds that records of executions have cost each target by pid, running totals."""
-
     def record_switch_ns(self) -> int:
         """What it stalls a target to begin and to end recording executions."""
 
@@ -92,14 +79,14 @@ class BudgetOptions:
     """Share of a busy thread's time that the timer of CPU samples takes, their program apart; measured at start."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class BudgetState:
-    """What was decided last, for metrics. Costs are shares of a thread's time."""
+    """What was decided last, for metrics, and from which costs of targets by pid."""
 
     duty: float = 0.0
     stratum_ns: int = _FIRST_STRATUM_NS
     switch_ns: float = 0.0
-    costs: dict[int, TargetCost] = field(default_factory=dict)
+    costs: Mapping[int, TargetCost] = field(default_factory=dict)
     killed: bool = False
 
     def overhead(self, pid: int) -> float:
@@ -115,17 +102,25 @@ class WindowControl:
         self._probes = probes
         self._options = options
         self._random = random
-        self.state = BudgetState()
+        self._meter = CostMeter(probes, options.trap_ns, options.sampling)
+        self._duty = 0.0
+        self._stratum_ns = _FIRST_STRATUM_NS
+        self._killed = False
         self._plan: PlannedWindow | None = None
         self._is_open = False
         self._announced = False
-        self._at_open: tuple[int, dict[int, tuple[int, int]]] = (0, {})
-        self._at_close: tuple[int, dict[int, tuple[int, int]]] | None = None
-        self._records_at_open: dict[int, int] = {}
-        self._open_for_ns = 0
-        """How long the last window was open, until its records are counted; 0: too short to tell."""
-        self._has_measured = False
         self._strata_above_limit = 0
+
+    @property
+    def state(self) -> BudgetState:
+        """As it is now."""
+        return BudgetState(
+            duty=self._duty,
+            stratum_ns=self._stratum_ns,
+            switch_ns=self._meter.switch_ns,
+            costs=self._meter.costs,
+            killed=self._killed,
+        )
 
     @property
     def next_edge_ns(self) -> int | None:
@@ -138,13 +133,13 @@ class WindowControl:
 
     def step(self, now_ns: int, clock: Clock) -> list[SamplingWindow]:
         """Do what is due. Returns the window that opened, if one did: before any call that it covers."""
-        if self.state.killed:
+        if self._killed:
             return []
         plan = self._plan
         if plan is not None and self._is_open and now_ns >= plan.close_ns and plan.probability < 1:
             self._close(clock)
         if plan is None or now_ns >= plan.stratum_end_ns:
-            plan = self._next_plan(self._arranged(now_ns, clock))
+            plan = self._next_plan(self._arranged(now_ns, clock), clock)
             if plan is None:
                 return []
         if self._announced or now_ns < plan.open_ns - self._probes.lead_ns:
@@ -164,31 +159,30 @@ class WindowControl:
         After a change costs are others, and so are measured anew. To attach and to detach takes 0.2 s, in which calls
         are seen or not: that time is in no stratum.
         """
-        self._measure(now_ns)
+        self._meter.end_stratum(now_ns)
         if (
             self._is_open
             or self._options.duty is not None
             or not self._probes.choose_always_on(now_ns)
         ):
             return now_ns
-        self._has_measured = False
         self._plan = None
-        self._at_close = (clock(), self._probes.costs())
-        return self._at_close[0]
+        arranged_ns = clock()
+        self._meter.begin_anew(arranged_ns)
+        return arranged_ns
 
-    def _next_plan(self, now_ns: int) -> PlannedWindow | None:
-        is_known = self._has_measured or self._options.duty is not None
-        first = self.state.switch_ns == 0 or not is_known
+    def _next_plan(self, now_ns: int, clock: Clock) -> PlannedWindow | None:
+        is_known = self._meter.knows_windows or self._options.duty is not None
+        first = self._meter.switch_ns == 0 or not is_known
         duty = _FIRST_DUTY if first else self._choose_duty()
         if self._probes.need_windows:
             duty = max(duty, _LEAST_NEEDED)
         if self._options.duty is not None:
             duty = self._options.duty
-        self.state.duty = duty
+        self._duty = duty
         self._announced = False
         if self._watch_limit():
             return None
-        length_ns = _FIRST_STRATUM_NS if first else self.state.stratum_ns
         if duty <= 0:
             # Always-on probes alone use up the budget: ask again soon, which costs the targets nothing.
             end_ns = now_ns + _ASK_AGAIN_NS
@@ -196,13 +190,13 @@ class WindowControl:
             self._announced = True
             return None
         if duty < 1 and self._is_open:
-            self._probes.close_window()
-            self._is_open = False
+            self._close(clock)
         # Without a gap: what is called between two strata would be in none of them.
         late_ns = now_ns - self._plan.stratum_end_ns if self._plan is not None else 0
         stays_open = self._is_open and duty == 1
         is_in_time = 0 <= late_ns < (_MAX_LATE_OPEN_NS if stays_open else _MAX_LATE_NS)
         start_ns = now_ns - late_ns if is_in_time else now_ns
+        length_ns = _FIRST_STRATUM_NS if first else self._stratum_ns
         length_ns += now_ns - start_ns if stays_open else 0
         self._plan = plan_window(start_ns, length_ns, duty, self._random)
         return self._plan
@@ -213,15 +207,15 @@ class WindowControl:
         opened_ns = plan.open_ns
         if not self._is_open:
             started_ns = clock()
+            self._meter.begin_window(started_ns)
             self._probes.open_window()
             opened_ns = max(plan.open_ns, clock())
             # Not earlier: what is recorded must lie in the window that is announced.
             self._probes.record(None if plan.probability == 1 else plan.close_ns)
-            self._at_open = (opened_ns, self._probes.costs())
-            self._records_at_open = self._probes.record_costs()
-            if self.state.switch_ns == 0:
+            self._meter.open_window(opened_ns)
+            if self._meter.switch_ns == 0:
                 logger.info(FIRST_WINDOW)
-            self._note_switch(clock() - started_ns - self._probes.lead_ns)
+            self._meter.note_switch(clock() - started_ns - self._probes.lead_ns)
             self._is_open = True
         length_ns = max(plan.close_ns - opened_ns, 0)
         # Attaching took a part of what was planned. Where all is captured, what was before counts as not yet begun.
@@ -241,86 +235,32 @@ class WindowControl:
         )
 
     def _close(self, clock: Clock) -> None:
-        now_ns = clock()
-        if now_ns - self._at_open[0] >= _MEASURE_FROM_NS:
-            self._open_for_ns = now_ns - self._at_open[0]
-            self._measure_window(now_ns)
         started_ns = clock()
+        self._meter.end_window(started_ns)
         self._probes.close_window()
-        self._note_switch(clock() - started_ns)
+        closed_ns = clock()
+        self._meter.note_switch(closed_ns - started_ns)
+        self._meter.close_window(closed_ns)
         self._is_open = False
-        self._at_close = (clock(), self._probes.costs())
-
-    def _note_switch(self, took_ns: int) -> None:
-        """Opening and closing together, as a running mean."""
-        both_ns = 2.0 * took_ns
-        known = self.state.switch_ns
-        self.state.switch_ns = both_ns if known == 0 else 0.75 * known + 0.25 * both_ns
-
-    def _measure_window(self, now_ns: int) -> None:
-        """Cost of all probes while a window was open."""
-        self._has_measured = True
-        opened_ns, before = self._at_open
-        for pid, cost in self._rates(before, now_ns - opened_ns).items():
-            known = self.state.costs.get(pid, TargetCost(0.0, 0.0))
-            self.state.costs[pid] = replace(known, windowed=max(cost - known.always, 0.0))
-
-    def _measure(self, now_ns: int) -> None:
-        """Cost of always-on probes since the last window; targets that have gone are dropped."""
-        if self._is_open:
-            self._measure_window(now_ns)
-            self._measure_records(now_ns - self._at_open[0])
-            self._at_open = (now_ns, self._probes.costs())
-        elif self._at_close is not None:
-            closed_ns, before = self._at_close
-            for pid, cost in self._rates(before, now_ns - closed_ns).items():
-                known = self.state.costs.get(pid, TargetCost(0.0, 0.0))
-                self.state.costs[pid] = replace(known, always=cost)
-            self._measure_records(self._open_for_ns)
-            self._at_close = (now_ns, self._probes.costs())
-        alive = self._probes.costs()
-        self.state.costs = {pid: c for pid, c in self.state.costs.items() if pid in alive}
-
-    def _measure_records(self, open_ns: int) -> None:
-        """Cost of records, which come until a little after the window's end: so they are counted with the next plan."""
-        if open_ns <= 0:
-            return
-        before, self._records_at_open = self._records_at_open, self._probes.record_costs()
-        for pid, total_ns in self._records_at_open.items():
-            # Less than before: another program has that pid.
-            cost = max(total_ns - before.get(pid, 0), 0) / open_ns
-            known = self.state.costs.get(pid, TargetCost(0.0, 0.0))
-            self.state.costs[pid] = replace(known, records=cost)
-        self._open_for_ns = 0
-
-    def _rates(self, before: dict[int, tuple[int, int]], elapsed_ns: int) -> dict[int, float]:
-        rates = {}
-        for pid, (hits, program_ns) in self._probes.costs().items():
-            hits_before, program_before = before.get(pid, (0, 0))
-            rates[pid] = self._options.sampling + hit_cost(
-                hits - hits_before, program_ns - program_before, elapsed_ns, self._options.trap_ns
-            )
-        return rates
 
     def _choose_duty(self) -> float:
-        budget = self._options.budget
-        stalled_ns = stall_ns(self.state.switch_ns, self._probes.record_switch_ns())
-        self.state.stratum_ns = stratum_length_ns(stalled_ns, budget)
-        switching = stalled_ns / self.state.stratum_ns
-        duty = choose_duty(self.state.costs.values(), budget, switching)
+        budget, costs = self._options.budget, self._meter.costs
+        stalled_ns = stall_ns(self._meter.switch_ns, self._probes.record_switch_ns())
+        self._stratum_ns = stratum_length_ns(stalled_ns, budget)
+        duty = choose_duty(costs.values(), budget, stalled_ns / self._stratum_ns)
         # Where all can be captured all the time nothing is switched.
-        if choose_duty(self.state.costs.values(), budget, 0.0) == 1:
+        if choose_duty(costs.values(), budget, 0.0) == 1:
             duty = 1.0
-        return min(duty, _RISE * max(self.state.duty, _FIRST_DUTY))
+        return min(duty, _RISE * max(self._duty, _FIRST_DUTY))
 
     def _watch_limit(self) -> bool:
         """The kill switch: always-on probes above twice the budget in three strata in a row."""
-        worst = max((cost.always for cost in self.state.costs.values()), default=0.0)
+        worst = max((cost.always for cost in self._meter.costs.values()), default=0.0)
         above = worst > _KILL_FACTOR * self._options.budget
         self._strata_above_limit = self._strata_above_limit + 1 if above else 0
         if self._strata_above_limit < _KILL_AFTER_STRATA:
             return False
-        self.state.killed = True
+        self._killed = True
         self._plan = None
         logger.error(
             "kill switch: always-on probes cost a target %.1f %% of its time, the budget is %.1f %%; "

@@ -177,6 +177,20 @@ def test_cheap_targets_are_captured_whole() -> None:
     assert len(machine.opened) <= 4
 
 
+def test_a_window_that_was_open_all_the_time_is_no_cost_of_what_is_always_on() -> None:
+    """A program that was cheap and becomes dear: from then on windows open and close."""
+    machine = Machine(rate_windowed=10.0)
+    control = WindowControl(machine, BudgetOptions(trap_ns=1_000), Random(1))
+    run(machine, control, 120)
+    assert control.state.duty == 1
+    machine.rate_windowed = 20_000.0
+    always = UNSEEN * 100 * 4_000 / SECOND
+    for _ in range(200):
+        run(machine, control, 1)
+        assert control.state.costs[7].always == pytest.approx(always, rel=0.1)
+    assert 0 < control.state.duty < 0.1
+
+
 def test_strata_follow_each_other_without_a_gap() -> None:
     """However late a step comes: a call between two strata would be in none."""
     machine = Machine(rate_windowed=10.0)

@@ -128,8 +128,7 @@ def test_a_view_shows_the_state_of_the_host(monkeypatch: pytest.MonkeyPatch) -> 
         counters(launch={"seen": 9, "ring_full": 4}),
     ]
     setup = Watching(monkeypatch, [[lost[0]], reach(2), [lost[1]], reach(4), reach(6)])
-    state = setup.live.budget_state
-    state.duty, state.costs[PROCESS.tgid] = 0.5, TargetCost(0.001, 0.01)
+    setup.live.budget_state = BudgetState(duty=0.5, costs={PROCESS.tgid: TargetCost(0.001, 0.01)})
     setup.live.services[7] = "idle"
 
     views = setup.views()
@@ -180,7 +179,7 @@ def test_a_host_without_targets_has_nothing_to_wait_for(monkeypatch: pytest.Monk
 def test_the_kill_switch_ends_it_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Capture that costs too much must not go on for the sake of a table."""
     setup = Watching(monkeypatch, [reach(1)])
-    setup.live.budget_state.killed = True
+    setup.live.budget_state = BudgetState(killed=True)
 
     with pytest.raises(TargetError, match="--budget"):
         setup.views()
