@@ -219,8 +219,11 @@ __noinline int ogf_find_owner(__u64 stack_pointer, bool is_call, struct ogf_owne
 		    (i && !ogf_is_inside(&loops->begin[i], stack_pointer)))
 			continue;
 		is_found = ogf_task_of(loops, loop, ogf_is_inside(&loop->node, stack_pointer), is_call, &task);
-		/* A call of an inner loop itself is after a pass that is not known, which need not be the outer one. */
-		if (!is_found && !(i && is_call))
+		/*
+		 * A call of a loop itself is after a pass that is not known: of an inner one that need not be the outer
+		 * one, and an engine's thread makes none for itself.
+		 */
+		if (!is_found && !(is_call && (i || ogf_is_engine_thread())))
 			continue;
 		owner->task = is_found ? task : 0;
 		owner->is_unknown = !is_found;
