@@ -15,7 +15,7 @@ from otel_gpuflame.cli.findings import print_findings
 from otel_gpuflame.cli.outputs import write_html, write_pprof
 from otel_gpuflame.cli.slowest_request import print_slowest_request, slowest_request
 from otel_gpuflame.cli.tables import human, print_ledger, print_summary, say
-from otel_gpuflame.errors import CaptureFileError
+from otel_gpuflame.errors import CaptureFileError, ConfigError
 from otel_gpuflame.export.recorded_traces import read_traces
 from otel_gpuflame.findings.find import find
 from otel_gpuflame.pipeline import replay
@@ -43,6 +43,7 @@ Examples:
 @flags.rows(5)
 def demo(directory: Path, limit: int) -> None:
     """Replay the bundled recording of an inference service with PyTorch on an H200. Needs no GPU and no root."""
+    _make(directory)
     capture = _bundled_capture()
     traces = capture.with_suffix(".json")
     result = replay(capture, AggregateOptions(window_ns=None))
@@ -57,7 +58,6 @@ def demo(directory: Path, limit: int) -> None:
     if slow is not None:
         say(console, "")
         print_slowest_request(console, slow)
-    directory.mkdir(parents=True, exist_ok=True)
     pprof, html, span = (directory / f"demo{end}" for end in (".pb.gz", ".html", "_span.html"))
     size = write_html(html, result.bundles, "An inference service on an H200")
     say(console, f"\n{html}: {human(size, 'bytes')}, open it in a browser")
@@ -67,6 +67,16 @@ def demo(directory: Path, limit: int) -> None:
     command = f"go tool pprof -symbolize=none -top {shlex.quote(str(pprof))}"
     size = write_pprof(pprof, result.bundles)
     say(console, f"{pprof}: {human(size, 'bytes')}, or: {command}")
+
+
+def _make(directory: Path) -> None:
+    """Before the work: whoever cannot write there learns it at once."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot make the directory {directory}: {error.strerror}; give another one with -o"
+        ) from error
 
 
 def _bundled_capture() -> Path:

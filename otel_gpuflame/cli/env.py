@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -11,19 +12,27 @@ from typing import Final
 
 import click
 
-from otel_gpuflame.capture.cupti.inject import LIBRARY, VARIABLE, library_path
+from otel_gpuflame.capture.cupti.inject import (
+    LAYER,
+    LAYERS_VARIABLE,
+    LIBRARY,
+    VARIABLE,
+    layer_path,
+    library_path,
+)
 from otel_gpuflame.errors import ConfigError
 
 IMAGE: Final = "otel-gpuflame:latest"
 """As in collector-config/deploy/daemonset.yaml."""
 VOLUME: Final = "otel-gpuflame"
 DIRECTORY: Final = "/otel-gpuflame"
-"""Where the pod has the library."""
+"""Where the pod has the libraries."""
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _PATCH: Final = """\
-# For a Deployment, StatefulSet, DaemonSet or Job: kubectl patch deployment NAME --patch-file FILE
+# For a Deployment, StatefulSet or DaemonSet: kubectl patch deployment NAME --patch-file FILE
+# A Job cannot be patched once it exists: put this into its manifest.
 spec:
   template:
     spec:
@@ -55,6 +64,8 @@ spec:
           env:
             - name: {variable}
               value: {directory}/{library}
+            - name: {layers_variable}
+              value: {directory}/{layer}
           volumeMounts:
             - name: {volume}
               mountPath: {directory}
@@ -70,7 +81,8 @@ spec:
     epilog="""\b
 Examples:
   eval "$(otel-gpuflame env)"
-  otel-gpuflame env --systemd | sudo tee /etc/systemd/system/trainer.service.d/gpu.conf
+  otel-gpuflame env --systemd | sudo install -Dm644 /dev/stdin /etc/systemd/system/trainer.service.d/gpu.conf
+  sudo systemctl daemon-reload && sudo systemctl restart trainer
   otel-gpuflame env --k8s --container trainer > patch.yaml
   otel-gpuflame env --copy-to /opt/otel-gpuflame"""
 )
@@ -80,16 +92,16 @@ Examples:
 @click.option("--image", help=f"With --k8s: image of otel-gpuflame.  [default: {IMAGE}]")
 @click.option(
     "--copy-to",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Copy the library into this directory instead: what the patch's init container does.",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Copy the libraries into this directory instead: what the patch's init container does.",
 )
 def env(
     *, systemd: bool, k8s: bool, container: str | None, image: str | None, copy_to: Path | None
 ) -> None:
     """Print what a program must be started with, so that its GPU times can be captured.
 
-    One variable has the CUDA driver load our library. It sleeps until `agent` or `record --pid` asks for GPU times.
-    `otel-gpuflame record -- COMMAND` does this by itself.
+    One variable has the CUDA driver load our library, another the OpenCL loader. They sleep until `agent` or
+    `record --pid` asks for GPU times. `otel-gpuflame record -- COMMAND` does this by itself.
     """
     if systemd + k8s + (copy_to is not None) > 1:
         raise click.UsageError("give one of --systemd, --k8s and --copy-to")
@@ -102,11 +114,20 @@ def env(
     elif copy_to is not None:
         _copy(copy_to)
     elif systemd:
-        # Quoted as systemd reads it, where % begins a specifier.
-        path = str(library_path()).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
-        click.echo(f'[Service]\nEnvironment="{VARIABLE}={path}"')
+        library, layer = (_quoted_for_systemd(path) for path in (library_path(), layer_path()))
+        click.echo("[Service]")
+        click.echo(f'Environment="{VARIABLE}={library}"')
+        click.echo(f'Environment="{LAYERS_VARIABLE}={layer}"')
     else:
-        click.echo(f"export {VARIABLE}={shlex.quote(str(library_path()))}")
+        library, layer = (shlex.quote(str(path)) for path in (library_path(), layer_path()))
+        click.echo(f"export {VARIABLE}={library}")
+        # Before other layers. A second time, as where this is in two profiles of a shell, the layer declines.
+        click.echo(f"export {LAYERS_VARIABLE}={layer}${{{LAYERS_VARIABLE}:+:${LAYERS_VARIABLE}}}")
+
+
+def _quoted_for_systemd(path: Path) -> str:
+    """Inside of double quotes, where % begins a specifier."""
+    return str(path).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
 
 
 def _patch(container: str | None, image: str) -> str:
@@ -125,17 +146,22 @@ def _patch(container: str | None, image: str) -> str:
         directory=DIRECTORY,
         variable=VARIABLE,
         library=LIBRARY.name,
+        layers_variable=LAYERS_VARIABLE,
+        layer=LAYER.name,
     )
 
 
 def _copy(directory: Path) -> None:
-    """Whole or not at all: a program may be loading the one that was there."""
-    target = directory / LIBRARY.name
-    partial = directory / f".{LIBRARY.name}.{os.getpid()}"
-    try:
-        shutil.copyfile(library_path(), partial)
-        partial.chmod(0o555)
-        partial.replace(target)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise ConfigError(f"cannot write {target}: {error.strerror}") from error
+    """Each whole or not at all: a program may be loading the one that was there."""
+    for source in (library_path(), layer_path()):
+        target = directory / source.name
+        partial = directory / f".{source.name}.{os.getpid()}"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, partial)
+            partial.chmod(0o555)
+            partial.replace(target)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            raise ConfigError(f"cannot write {target}: {error.strerror}") from error

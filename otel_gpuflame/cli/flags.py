@@ -27,7 +27,7 @@ duty = click.option(
 protocol = click.option(
     "--protocol",
     type=click.Choice(["grpc", "http/protobuf"]),
-    help="Of --endpoint.  [default: OTEL_EXPORTER_OTLP_PROFILES_PROTOCOL, else grpc]",
+    help="Of --endpoint.  [default: OTEL_EXPORTER_OTLP_PROFILES_PROTOCOL, OTEL_EXPORTER_OTLP_PROTOCOL, else grpc]",
 )
 span_link = click.option(
     "--span-link",

@@ -66,9 +66,9 @@ def top(
 ) -> None:
     """Show which processes of this host wait for the GPU, how much, and where.
 
-    Captures as the agent does, and sends nothing. Waits are exact, unless a program makes hundreds a second; launches
-    and copies marked ~ are estimates from sampling windows, and … means that the first of these is not over. --once
-    waits for it. Needs what the agent needs.
+    Captures as the agent does, and sends nothing. Numbers marked ~ are estimates from sampling windows: launches and
+    copies, and waits of programs that wait hundreds of times a second. … means that the first window is not over;
+    --once waits for it. Needs what the agent needs.
     """
     excludes("--rows", "--json")
     stop = _stop_on_signals()

@@ -75,7 +75,7 @@ def _numbers(row: ProcessRates, view: HostView) -> dict[str, str]:
     overhead = view.overheads.get(row.pid)
     return {
         "pid": str(row.pid),
-        "gpu_wait": f"{row.wait:.3f} s/s",
+        "gpu_wait": _marked(f"{row.wait:.3f} s/s", is_estimated=row.wait_is_estimated),
         "launches/s": _rate(row, f"{row.launches:,.0f}", view),
         "copies/s": _rate(row, f"{row.copies:,.0f}", view),
         "copied/s": _rate(row, human(row.copied_bytes, "bytes"), view),
@@ -104,6 +104,7 @@ def _row_json(row: ProcessRates, view: HostView) -> dict[str, object]:
         "copies_per_s": row.copies if view.is_settled else None,
         "copied_bytes_per_s": row.copied_bytes if view.is_settled else None,
         "is_estimated": row.is_estimated,
+        "gpu_wait_is_estimated": row.wait_is_estimated,
         "overhead": view.overheads.get(row.pid),
         "top_wait": _place_json(row.top_wait),
     }
@@ -131,7 +132,11 @@ def _title(view: HostView) -> Text:
 def _rate(row: ProcessRates, text: str, view: HostView) -> str:
     if not view.is_settled:
         return _UNKNOWN
-    return f"~{text}" if row.is_estimated else text
+    return _marked(text, is_estimated=row.is_estimated)
+
+
+def _marked(text: str, *, is_estimated: bool) -> str:
+    return f"~{text}" if is_estimated else text
 
 
 def _place(top: TopRow | None) -> Text:

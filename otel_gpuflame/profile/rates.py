@@ -31,7 +31,9 @@ class ProcessRates:
     copies: float = 0.0
     copied_bytes: float = 0.0
     is_estimated: bool = False
-    """Launches and copies are scaled from sampling windows; waits, where they are windowed."""
+    """Launches and copies are scaled from sampling windows."""
+    wait_is_estimated: bool = False
+    """So are waits, or some of them: of a program that waits often (docs/decisions/0006-agent.md)."""
     top_wait: TopRow | None = None
     """Where it waited most; its value in nanoseconds."""
 
@@ -117,6 +119,7 @@ class Rates:
             copies=process.exact.copies + scaled.copies,
             copied_bytes=process.exact.copied_bytes + scaled.copied_bytes,
             is_estimated=estimate is not None,
+            wait_is_estimated=scaled.wait > 0,
             top_wait=process.exact.top_wait or scaled.top_wait,
         )
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from otel_gpuflame.capture.cupti.inject import LIBRARY, VARIABLE
+from otel_gpuflame.capture.cupti.inject import LAYER, LAYERS_VARIABLE, LIBRARY, VARIABLE
 from otel_gpuflame.cli.env import IMAGE, env
 from otel_gpuflame.cli.main import cli
 from tests.contract.test_deploy_kubernetes import DOCUMENTS, OLDEST_KUBERNETES
@@ -113,8 +113,9 @@ def test_the_program_finds_what_the_init_container_copied(
     assert context.params["copy_to"].name == "tmp"
     (written,) = [m for m in init["volumeMounts"] if m["mountPath"] == arguments[1]]
     variables = {each["name"]: each["value"] for each in program["env"]}
-    path = PurePosixPath(variables[VARIABLE])
-    assert path.name == LIBRARY.name
+    path, layer = (PurePosixPath(variables[name]) for name in (VARIABLE, LAYERS_VARIABLE))
+    assert (path.name, layer.name) == (LIBRARY.name, LAYER.name)
+    assert path.parent == layer.parent
     (read,) = [m for m in program["volumeMounts"] if m["mountPath"] == str(path.parent)]
     assert read["name"] == written["name"]
     assert read["readOnly"] is True

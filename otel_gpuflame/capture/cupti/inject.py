@@ -22,11 +22,20 @@ LIBRARY: Final = Path(__file__).resolve().parents[2] / "_artifacts" / "libogf_in
 
 def library_path() -> Path:
     """Absolute path of the packaged library. Raises SourceUnavailable where it was not built."""
-    if not LIBRARY.is_file():
+    return _built(LIBRARY)
+
+
+def layer_path() -> Path:
+    """The same, of the OpenCL layer."""
+    return _built(LAYER)
+
+
+def _built(path: Path) -> Path:
+    if not path.is_file():
         raise SourceUnavailable(
-            f"{LIBRARY} is missing: run `make native`, or reinstall the package where a C compiler is"
+            f"{path} is missing: run `make native`, or reinstall the package where a C compiler is"
         )
-    return LIBRARY
+    return path
 
 
 def injecting(environment: Mapping[str, str]) -> dict[str, str]:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +24,7 @@ from otel_gpuflame.profile.aggregate import AggregateOptions
 from otel_gpuflame.profile.sample_types import GPU_LAUNCH, GPU_TIME, GPU_WAIT
 from tests.fakes.build import app_command
 from tests.integration.bpf.recording import record_command
-from tests.integration.bpf.session import running
+from tests.integration.bpf.session import attached, running
 from tests.integration.inject.test_recorded import is_capturing
 from tests.tiers import require
 
@@ -62,11 +64,16 @@ class Recording:
         )
 
 
+def require_platform() -> None:
+    """Something that runs OpenCL."""
+    vendors = list(Path("/etc/OpenCL/vendors").glob("*.icd"))
+    require("inject", bool(vendors), "no OpenCL platform: apt-get install pocl-opencl-icd")
+
+
 @pytest.fixture(scope="module")
 def recording(bpf_tier: None, tmp_path_factory: pytest.TempPathFactory) -> Recording:
     """The program holds until its commands are recorded."""
-    vendors = list(Path("/etc/OpenCL/vendors").glob("*.icd"))
-    require("inject", bool(vendors), "no OpenCL platform: apt-get install pocl-opencl-icd")
+    require_platform()
     output = tmp_path_factory.mktemp("opencl") / "opencl.ogfcap"
     command = app_command("app_opencl", COUNT, "--hold")
     with running(record_command(output, *command)) as recorder:
@@ -85,6 +92,26 @@ def test_gpu_time_is_what_the_program_measured(recording: Recording) -> None:
     assert {frames[-1].name for frames, _ in samples} == {recording.truth["kernel"]}
     assert {frames[-1].kind for frames, _ in samples} == {FrameKind.GPU_OPENCL}
     assert {frames[-2].name for frames, _ in samples} == {"clEnqueueNDRangeKernel"}
+
+
+def test_a_running_program_that_was_started_with_what_env_prints(
+    bpf_tier: None, tmp_path: Path
+) -> None:
+    """As a service is: `record --pid` has its times too."""
+    require_platform()
+    output = tmp_path / "attached.ogfcap"
+    script = f'eval "$({shlex.quote(sys.executable)} -m otel_gpuflame env)"; exec "$@"'
+    command = ["sh", "-c", script, "sh", *app_command("app_opencl", COUNT, "--hold")]
+    with running(command) as target:
+        pid = int(target.truth()["pid"])
+        with attached(output, pid) as recorder:
+            recorder.wait_for(lambda: is_capturing(pid, leased=True), "a window")
+            target.go()
+            assert target.finish() == 0, target.stderr.text()
+            assert recorder.finish() == 0, recorder.stderr.text()
+        truth = json.loads(target.stdout.text().splitlines()[-1])
+    samples = Recording(output, truth).samples(GPU_TIME)
+    assert sum(value for _, value in samples) == truth["kernel_ns"]
 
 
 def test_every_execution_has_its_launch(recording: Recording) -> None:

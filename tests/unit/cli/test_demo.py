@@ -136,3 +136,11 @@ def test_a_missing_recording_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     )
     with pytest.raises(CaptureFileError, match="run from a checkout"):
         demo_module._bundled_capture()
+
+
+@pytest.mark.parametrize("output", ["/etc/passwd/out", "/proc/out"])
+def test_a_directory_that_cannot_be_made_is_told(output: str) -> None:
+    """Before anything is printed."""
+    result = run("demo", "-o", output)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"error: cannot make the directory {output}: ")

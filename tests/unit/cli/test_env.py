@@ -17,28 +17,42 @@ from tests.unit.cli.captures import run
 
 @pytest.fixture(autouse=True)
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A packaged library, in a directory with a name that needs quotes."""
+    """A packaged library, in a directory with a name that needs quotes; the layer beside it."""
     path = tmp_path / 'it\'s 100% "here"' / "libogf_inject.so"
     path.parent.mkdir()
     path.write_bytes(b"library")
     monkeypatch.setattr(inject, "LIBRARY", path)
+    monkeypatch.setattr(inject, "LAYER", path.with_name("libogf_opencl.so"))
+    inject.LAYER.write_bytes(b"layer")
     return path
 
 
-def test_a_shell_takes_the_line_as_it_is(library: Path) -> None:
-    """Whatever is in the path."""
-    script = run("env").stdout + 'printf %s "$CUDA_INJECTION64_PATH"'
-    shown = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
-    assert shown.stdout == str(library)
+@pytest.mark.parametrize("other_layers", ["", "/opt/other.so"])
+def test_a_shell_takes_the_lines_as_they_are(library: Path, other_layers: str) -> None:
+    """Whatever is in the path; other layers stay, behind ours."""
+    script = run("env").stdout + 'printf "%s\\n" "$CUDA_INJECTION64_PATH" "$OPENCL_LAYERS"'
+    shown = subprocess.run(
+        ["sh", "-euc", script],
+        env={"OPENCL_LAYERS": other_layers} if other_layers else {},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    layers = ":".join(filter(None, [str(inject.LAYER), other_layers]))
+    assert shown.stdout.splitlines() == [str(library), layers]
 
 
 def test_systemd_takes_the_drop_in_as_it_is(library: Path, tmp_path: Path) -> None:
     """As systemd itself reads it."""
     text = run("env", "--systemd").stdout
-    assert text.startswith("[Service]\nEnvironment=")
-    value = text.partition("Environment=")[2].strip()
+    head, *lines = text.splitlines()
+    assert head == "[Service]"
+    values = [line.removeprefix("Environment=") for line in lines]
     # Inside double quotes, the rules of systemd for \ and " are those of shells; % is written twice.
-    assert shlex.split(value) == [f"CUDA_INJECTION64_PATH={str(library).replace('%', '%%')}"]
+    assert [shlex.split(value) for value in values] == [
+        [f"CUDA_INJECTION64_PATH={str(library).replace('%', '%%')}"],
+        [f"OPENCL_LAYERS={str(inject.LAYER).replace('%', '%%')}"],
+    ]
     if shutil.which("systemd-analyze"):
         unit = tmp_path / "trainer.service"
         unit.write_text(f"{text}ExecStart=/bin/true\n")
@@ -51,16 +65,16 @@ def test_systemd_takes_the_drop_in_as_it_is(library: Path, tmp_path: Path) -> No
         assert "Environment" not in done.stderr
 
 
-def test_the_library_is_copied_whole(library: Path, tmp_path: Path) -> None:
-    """Over what was there, readable by all, and without leaving anything else."""
-    volume = tmp_path / "volume"
-    volume.mkdir()
+def test_the_libraries_are_copied_whole(library: Path, tmp_path: Path) -> None:
+    """Into a directory that need not be there, over what was, readable by all, and without leaving anything else."""
+    volume = tmp_path / "a" / "volume"
     for content in (b"first", b"second"):
         library.write_bytes(content)
         assert run("env", "--copy-to", str(volume)).exit_code == 0
-        (copy,) = volume.iterdir()
+        copy, layer = sorted(volume.iterdir())
         assert (copy.name, copy.read_bytes()) == ("libogf_inject.so", content)
-        assert copy.stat().st_mode & 0o777 == 0o555
+        assert (layer.name, layer.read_bytes()) == ("libogf_opencl.so", b"layer")
+        assert copy.stat().st_mode & 0o777 == layer.stat().st_mode & 0o777 == 0o555
 
 
 def test_a_directory_that_cannot_be_written_to_is_named(
@@ -79,10 +93,14 @@ def test_a_directory_that_cannot_be_written_to_is_named(
     )
 
 
-@pytest.mark.parametrize("arguments", [(), ("--systemd",), ("--copy-to", "/tmp")])
-def test_a_package_without_the_library_says_so(arguments: tuple[str, ...], library: Path) -> None:
+@pytest.mark.parametrize("name", ["libogf_inject.so", "libogf_opencl.so"])
+@pytest.mark.parametrize("arguments", [(), ("--systemd",), ("--copy-to", "{tmp}")])
+def test_a_package_without_a_library_says_so(
+    arguments: tuple[str, ...], name: str, library: Path, tmp_path: Path
+) -> None:
     """With what to do about it."""
-    library.unlink()
+    library.with_name(name).unlink()
+    arguments = tuple(each.format(tmp=tmp_path) for each in arguments)
     result = run("env", *arguments)
     assert result.exit_code == 3
     assert "make native" in result.stderr
@@ -99,7 +117,8 @@ def test_a_package_without_the_library_says_so(arguments: tuple[str, ...], libra
         (("--container", "x"), "without --k8s would do nothing"),
         (("--image", "x"), "without --k8s would do nothing"),
         (("--systemd", "--k8s"), "give one of"),
-        (("--copy-to", "/nonexistent"), "does not exist"),
+        (("--copy-to", "/etc/passwd"), "is a file"),
+        (("--copy-to", "/proc/none"), "cannot write /proc/none/libogf_inject.so: No such file"),
     ],
 )
 def test_wrong_usage_is_told(arguments: tuple[str, ...], message: str) -> None:

@@ -64,6 +64,7 @@ def test_a_row_shows_what_a_process_does() -> None:
     assert train.split() == [
         "train", "4242", "0.750", "s/s", "~12,346", "~2", "~4.00", "MiB", "0.81%", "log_loss", "train.py:117"
     ]  # fmt: skip
+    assert "~0.750 s/s" in text(view(replace(TRAIN, wait_is_estimated=True)))[2]
     assert serve.split() == ["[red]serve[/]", "77", "0.000", "s/s", "3", "0", "0", "B", "…"]
 
 
@@ -128,6 +129,7 @@ def test_json_has_full_numbers_and_null_for_unknown() -> None:
                 "copies_per_s": 2.0,
                 "copied_bytes_per_s": 4_194_304.0,
                 "is_estimated": True,
+                "gpu_wait_is_estimated": False,
                 "overhead": 0.0081,
                 "top_wait": {
                     "function": "log_loss",

@@ -27,7 +27,9 @@ SECOND_NS = 1_000_000_000
 PPB = 1_000_000_000
 
 
-def sampling(start_s: float, end_s: float, *, share: float = 1.0) -> SamplingWindow:
+def sampling(
+    start_s: float, end_s: float, *, share: float = 1.0, with_waits: bool = False
+) -> SamplingWindow:
     """A stratum that is covered from its start, as far as `share` goes. Seconds since the start."""
     start_ns = START_NS + round(start_s * SECOND_NS)
     end_ns = START_NS + round(end_s * SECOND_NS)
@@ -37,6 +39,7 @@ def sampling(start_s: float, end_s: float, *, share: float = 1.0) -> SamplingWin
         open_ns=start_ns,
         close_ns=start_ns + round((end_ns - start_ns) * share),
         probability_ppb=round(share * PPB),
+        with_waits=with_waits,
     )
 
 
@@ -141,6 +144,18 @@ def test_launches_are_scaled_when_sampled() -> None:
     table.feed(sampling(4, 8, share=0.1))
     assert [r.launches for r in table.reach(6, [(PROCESS.tgid, "train")])] == [10]
     assert [r.launches for r in table.reach(8, [(PROCESS.tgid, "train")])] == [0]
+
+
+def test_windowed_waits_are_estimates() -> None:
+    """And are told to be; waits that are always captured are exact beside estimated launches."""
+    for with_waits, wait_s in ((True, 0.5), (False, 0.1)):
+        table = Table()
+        wait = call("cuStreamSynchronize", start_ns=at(0.1), duration_ns=SECOND_NS // 5)
+        table.feed(sampling(0, 2, share=0.2, with_waits=with_waits))
+        table.feed(batch(call("cuLaunchKernel", start_ns=at(0.1)), wait))
+        (row,) = table.reach(2, [(PROCESS.tgid, "train")])
+        assert row.wait == pytest.approx(wait_s)
+        assert (row.is_estimated, row.wait_is_estimated) == (True, with_waits)
 
 
 def test_estimates_and_exact_values_add_up() -> None:
