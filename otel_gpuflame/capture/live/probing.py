@@ -49,8 +49,13 @@ class Probing:
 
     @property
     def next_edge_ns(self) -> int | None:
-        """When a window opens or closes next; None where none does."""
-        return None if self.control is None else self.control.next_edge_ns
+        """When a window opens or closes next; None where none does.
+
+        Without a library `step` does nothing, and what was planned is not due: nobody would wait any more.
+        """
+        if self.control is None or not self._attachments.libraries:
+            return None
+        return self.control.next_edge_ns
 
     def step(self) -> list[SamplingWindow]:
         """Open and close what is due; returns the window that opened, if one did."""
