@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 MIN_DUTY = 0.001
-"""Below this a window is shorter than attaching takes: nothing would be learnt from it."""
+"""Below this there would be a window every few minutes, which tells too little of a stratum."""
 UNSEEN = 1.25
 """A hit costs a program more than BPF can measure of it: its caches are colder afterwards. On an H200, open windows
 cost 1.15 (decode) and 1.2 times (train) what trap and programs took (docs/overhead.md)."""

@@ -8,7 +8,9 @@ from typing import Final, Protocol
 
 from otel_gpuflame.capture.budget import TargetCost, hit_cost
 
-_MEASURE_FROM_NS: Final = 25_000_000
+_HALF_LIFE_NS: Final = 300_000_000_000
+"""Requests come in bursts: what a window cost a minute ago, the next one may cost again, though it is quiet now."""
+MEASURE_FROM_NS: Final = 25_000_000
 """A window that is cut shorter tells nothing of what a longer one costs: in some of these executions are not recorded
 at all (`cupti/cost.py`). Nor does a shorter time between windows tell what is always on."""
 
@@ -42,6 +44,8 @@ class CostMeter:
         self._between: Totals = {}
         """What came in this stratum while no window was open, which was so for `_between_ns`."""
         self._between_ns = 0
+        self._ended_ns: int | None = None
+        """When the last stratum ended."""
         self._records_at_open: dict[int, int] = {}
         self._open_for_ns = 0
         """How long the last window was open, until its records are counted; 0: too short to tell."""
@@ -49,6 +53,8 @@ class CostMeter:
         """What opening and closing a window together take us, as a running mean; 0: not known."""
         self.knows_windows = False
         """Whether a window was measured since costs began anew."""
+        self.peak = 0.0
+        """The most that open windows have cost a target, present or gone, less a half every _HALF_LIFE_NS."""
 
     @property
     def costs(self) -> Mapping[int, TargetCost]:
@@ -66,7 +72,7 @@ class CostMeter:
 
     def end_window(self, now_ns: int) -> None:
         """They are about to be detached."""
-        if self._edge is not None and now_ns - self._edge[0] >= _MEASURE_FROM_NS:
+        if self._edge is not None and now_ns - self._edge[0] >= MEASURE_FROM_NS:
             self._open_for_ns = now_ns - self._edge[0]
             self._measure_window(now_ns, self._readings.costs())
 
@@ -95,6 +101,10 @@ class CostMeter:
             self._add_between(now_ns, totals)
             self._measure_between()
         self._measure_records()
+        if self._ended_ns is not None:
+            self.peak *= 0.5 ** ((now_ns - self._ended_ns) / _HALF_LIFE_NS)
+        self._ended_ns = now_ns
+        self.peak = max([self.peak, *(cost.in_windows for cost in self._costs.values())])
         self._edge = (now_ns, totals)
         self._between, self._between_ns = {}, 0
         self._costs = {pid: cost for pid, cost in self._costs.items() if pid in totals}
@@ -109,7 +119,7 @@ class CostMeter:
 
     def _measure_between(self) -> None:
         """Cost of what is always on."""
-        if self._between_ns < _MEASURE_FROM_NS:
+        if self._between_ns < MEASURE_FROM_NS:
             return
         for pid, gained in self._between.items():
             self._costs[pid] = replace(

@@ -8,8 +8,14 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final, Protocol
 
-from otel_gpuflame.capture.budget import TargetCost, choose_duty, stall_ns, stratum_length_ns
-from otel_gpuflame.capture.cost_meter import CostMeter, CostReadings
+from otel_gpuflame.capture.budget import (
+    MAX_STRATUM_NS,
+    TargetCost,
+    choose_duty,
+    stall_ns,
+    stratum_length_ns,
+)
+from otel_gpuflame.capture.cost_meter import MEASURE_FROM_NS, CostMeter, CostReadings
 from otel_gpuflame.capture.plan import PlannedWindow, plan_window
 from otel_gpuflame.events.records import SamplingWindow
 
@@ -196,7 +202,7 @@ class WindowControl:
         stays_open = self._is_open and duty == 1
         is_in_time = 0 <= late_ns < (_MAX_LATE_OPEN_NS if stays_open else _MAX_LATE_NS)
         start_ns = now_ns - late_ns if is_in_time else now_ns
-        length_ns = _FIRST_STRATUM_NS if first else self._stratum_ns
+        length_ns = self._length_ns(_FIRST_STRATUM_NS if first else self._stratum_ns)
         length_ns += now_ns - start_ns if stays_open else 0
         self._plan = plan_window(start_ns, length_ns, duty, self._random)
         return self._plan
@@ -243,13 +249,19 @@ class WindowControl:
         self._meter.close_window(closed_ns)
         self._is_open = False
 
+    def _length_ns(self, least_ns: int) -> int:
+        """So long that half of a window is left to capture and to measure in: attaching takes a part of it."""
+        needed_ns = self._meter.switch_ns + 2 * MEASURE_FROM_NS
+        return round(min(max(least_ns, needed_ns / self._duty), MAX_STRATUM_NS))
+
     def _choose_duty(self) -> float:
-        budget, costs = self._options.budget, self._meter.costs
+        budget = self._options.budget
+        costs = [*self._meter.costs.values(), TargetCost(0.0, self._meter.peak)]
         stalled_ns = stall_ns(self._meter.switch_ns, self._probes.record_switch_ns())
         self._stratum_ns = stratum_length_ns(stalled_ns, budget)
-        duty = choose_duty(costs.values(), budget, stalled_ns / self._stratum_ns)
+        duty = choose_duty(costs, budget, stalled_ns / self._stratum_ns)
         # Where all can be captured all the time nothing is switched.
-        if choose_duty(costs.values(), budget, 0.0) == 1:
+        if choose_duty(costs, budget, 0.0) == 1:
             duty = 1.0
         return min(duty, _RISE * max(self._duty, _FIRST_DUTY))
 

@@ -293,6 +293,34 @@ def test_a_duty_rises_four_times_a_stratum_at_most() -> None:
     assert duties == pytest.approx([0.05, 0.2, 0.8, 1.0])
 
 
+@pytest.mark.parametrize("attach_ms", [80, 120, 400])
+def test_a_window_is_measured_however_long_attaching_takes(attach_ms: int) -> None:
+    """Many libraries on an old kernel: a window that is over before it is open would teach nothing, for ever."""
+    machine = Machine(switch_ns=attach_ms * MS)
+    control = WindowControl(machine, BudgetOptions(trap_ns=1_000), Random(2))
+    windows = run(machine, control, 600)
+    assert control.state.costs[7].windowed == pytest.approx(UNSEEN * 0.08, rel=0.05)
+    assert control.state.duty < 0.06
+    covered_ns = sum(w.close_ns - w.open_ns for w in windows[2:])
+    assert covered_ns > 0.3 * control.state.duty * 600 * SECOND
+
+
+def test_a_burst_costs_no_more_than_the_one_before_it_allowed() -> None:
+    """Ten seconds of work a minute: in the quiet between them all could be captured, and the next burst is dear."""
+    machine = Machine(rate_windowed=0.0, rate_always=0.0)
+    control = WindowControl(machine, BudgetOptions(budget=0.01, trap_ns=1_000), Random(3))
+    run(machine, control, 60)
+    lost = []
+    for _ in range(10):
+        machine.rate_windowed, before = 27_000.0, machine.hits
+        run(machine, control, 10)
+        lost.append((machine.hits - before) * 4_000 / (10 * SECOND))
+        machine.rate_windowed = 0.0
+        run(machine, control, 50)
+    assert lost[0] > 0.03
+    assert sum(lost[1:]) / len(lost[1:]) < 0.01
+
+
 def test_targets_that_have_gone_are_forgotten() -> None:
     """Costs of a process that ended do not decide any longer."""
     machine = Machine()
