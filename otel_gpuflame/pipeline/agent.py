@@ -15,8 +15,10 @@ from otel_gpuflame.capture.checks.result import Status
 from otel_gpuflame.capture.checks.rights import check_cap_sys_ptrace
 from otel_gpuflame.capture.device_counters import DeviceCounters
 from otel_gpuflame.capture.live import LiveCapture, LiveOptions
+from otel_gpuflame.capture.unix_time import unix_offset_ns
 from otel_gpuflame.capture.windows import BudgetOptions
 from otel_gpuflame.correlate.spans import SpanLink
+from otel_gpuflame.events.records import CaptureStart
 from otel_gpuflame.export import OtlpOptions, open_exporter
 from otel_gpuflame.export.agent_snapshot import AgentSnapshot, DeviceErrorCount, DeviceState
 from otel_gpuflame.export.delivery import Delivery
@@ -40,6 +42,11 @@ _STEP_NS: Final = 100_000_000
 _DRAIN_POLL_NS: Final = 10_000_000
 """A 16 MiB ring holds 110,000 calls: at 100,000 calls/s a second's worth."""
 _NS: Final = 1_000_000_000
+_CLOCK_MOVED_NS: Final = 100_000_000
+"""More than a clock that is adjusted gently differs, as CLOCK_MONOTONIC is adjusted with it; and less than a profile
+and a span that do not meet for it."""
+_LEAST_SESSION_NS: Final = 10 * _NS
+"""A clock that is set again and again does not keep the agent attaching."""
 _LAST_METRICS_S: Final = 2.0
 """For the last values of metrics, when all profiles have been sent or given up."""
 
@@ -164,7 +171,7 @@ class Agent:
         return BudgetOptions(self._options.budget, self._options.duty, trap_ns, sampling)
 
     def _session(self, budget: BudgetOptions, counters: DeviceCounters) -> None:
-        """One stretch of capture: until stopped, switched off, or killed for its cost."""
+        """One stretch of capture: until stopped, switched off, killed for its cost, or in another time."""
         live_options = LiveOptions(
             host_wide=True,
             budget=budget,
@@ -186,8 +193,11 @@ class Agent:
         with LiveCapture(live_options, counters=counters) as live:
             for program, consequence in live.report.missing.items():
                 logger.warning("%s is not available here: %s", program, consequence)
-            aggregator.feed(live.start_event())
+            start = live.start_event()
+            aggregator.feed(start)
             while self._control.enabled and not self._control.stop.is_set():
+                if _clock_was_set(start):
+                    break
                 for event in live.step(_STEP_NS):
                     self._faults.feed(event)
                     self._deliver(aggregator.feed(event))
@@ -229,6 +239,20 @@ class Agent:
             switch_ns=state.switch_ns,
             overheads={pid: (name, state.overhead(pid)) for pid, name in services.items()},
         )
+
+
+def _clock_was_set(start: CaptureStart) -> bool:
+    """Whether unix time is another one than what the capture was begun with says, and it is time to begin anew."""
+    if time.monotonic_ns() - start.time_ns < _LEAST_SESSION_NS:
+        return False
+    moved_ns = unix_offset_ns() - start.unix_offset_ns
+    if abs(moved_ns) < _CLOCK_MOVED_NS:
+        return False
+    logger.warning(
+        "the clock was set by %+.1f s, or the host slept so long: capture begins anew, in the time that it is now",
+        moved_ns / _NS,
+    )
+    return True
 
 
 def warn_of_unreadable_processes(host: Host) -> None:

@@ -30,6 +30,7 @@ from otel_gpuflame.capture.live.stacks import LiveStacks
 from otel_gpuflame.capture.replaced import Replaced, ReplacedPrograms
 from otel_gpuflame.capture.target import SETTLE_NS
 from otel_gpuflame.capture.targets import Targets
+from otel_gpuflame.capture.unix_time import unix_offset_ns
 from otel_gpuflame.capture.windows import BudgetState
 from otel_gpuflame.events.frames import ProcessKey
 from otel_gpuflame.events.records import (
@@ -160,8 +161,7 @@ class LiveCapture:
 
     def start_event(self) -> CaptureStart:
         """The first event of the capture."""
-        now_ns = time.monotonic_ns()
-        return CaptureStart(now_ns, time.time_ns() - now_ns, self._options.attributes)
+        return CaptureStart(time.monotonic_ns(), unix_offset_ns(), self._options.attributes)
 
     def step(self, timeout_ns: int) -> list[Event]:
         """One round; waits up to `timeout_ns` for something urgent (0: sweep the rings and do not wait)."""

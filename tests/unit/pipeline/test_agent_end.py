@@ -22,7 +22,7 @@ from otel_gpuflame.pipeline.agent import Agent
 from tests.integration.collector.sink import OtlpSink
 from tests.unit.export.deliveries import check
 from tests.unit.pipeline.test_watching import FakeLive, wait
-from tests.unit.profile.builders import counters, usual
+from tests.unit.profile.builders import UNIX_OFFSET_NS, counters, usual
 
 NOWHERE = OtlpOptions(protocol="grpc", endpoint="127.0.0.1:9", plaintext=True)
 
@@ -96,6 +96,7 @@ def run(
         assert counters.take() == []
         return live
 
+    monkeypatch.setattr(agent, "unix_offset_ns", lambda: UNIX_OFFSET_NS)
     monkeypatch.setattr(agent, "trap_cost_ns", lambda: 1_000.0)
     monkeypatch.setattr(agent, "LiveCapture", open_live)
     monkeypatch.setattr(agent, "open_exporter", lambda _options: exporter)
