@@ -139,7 +139,8 @@ def record(
     """Record the GPU calls of a command, or of a running process.
 
     A command and all its descendants are followed from their first instruction. Needs root (or CAP_BPF, CAP_PERFMON,
-    CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH). Tables go to standard error; standard output is the command's.
+    CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH, CAP_CHECKPOINT_RESTORE). Tables go to standard error; standard output is
+    the command's.
     """
     if bool(command) == (pid is not None):
         raise click.UsageError("give either a command after `--`, or --pid")

@@ -8,7 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+
+from otel_gpuflame.capture.bpf.backend import NOT_PERMITTED
+from otel_gpuflame.cli.agent import agent
+from otel_gpuflame.cli.record import record
+from tests.contract.test_deploy_systemd import CAPABILITIES
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
@@ -61,3 +67,29 @@ def test_commands_of_the_readme_exist() -> None:
     )
     commands = set(re.findall(r"^  ([a-z]+) ", done.stdout, flags=re.MULTILINE))
     assert named <= commands
+
+
+@pytest.mark.parametrize("command", [record, agent], ids=lambda command: str(command.name))
+def test_help_names_the_rights_that_the_unit_gives(command: click.Command) -> None:
+    """All of them and no others, as the error does."""
+    assert rights_in(command.help or "") == CAPABILITIES
+    assert rights_in(NOT_PERMITTED) == CAPABILITIES
+
+
+@pytest.mark.parametrize(
+    ("document", "begin", "end"),
+    [
+        ("docs/troubleshooting.md", "**`loading BPF programs is not permitted`.**", "\n\n"),
+        ("docs/decisions/0006-agent.md", "## Rights", "\n## "),
+        ("collector-config/README.md", "## The agent as a service", "\n## "),
+    ],
+)
+def test_documents_name_the_rights_that_the_unit_gives(document: str, begin: str, end: str) -> None:
+    """All of them, and CAP_SYS_ADMIN, which hosts without a mounted tracefs need besides."""
+    passage = (ROOT / document).read_text().partition(begin)[2].partition(end)[0]
+    assert rights_in(passage) == {*CAPABILITIES, "CAP_SYS_ADMIN"}
+
+
+def rights_in(text: str) -> set[str]:
+    """The capabilities that it names."""
+    return set(re.findall(r"CAP_[A-Z_]+", text))

@@ -15,6 +15,11 @@ from otel_gpuflame.events.frames import StackKey
 from otel_gpuflame.events.records import LossCount
 
 MIB: Final = 1 << 20
+NOT_PERMITTED: Final = (
+    "loading BPF programs is not permitted: run as root, or give the process CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, "
+    "CAP_DAC_READ_SEARCH and CAP_CHECKPOINT_RESTORE; root in a container needs them too"
+)
+"""The first two load the programs. All five are named, so that nobody who lacks them comes back for the others."""
 
 
 class Loader(Enum):

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from otel_gpuflame.capture.bpf.backend import LoadReport, RingSizes
+from otel_gpuflame.capture.bpf.backend import NOT_PERMITTED, LoadReport, RingSizes
 from otel_gpuflame.capture.bpf.bcc_module import BccModule
 from otel_gpuflame.capture.bpf.decode import RawXid
 from otel_gpuflame.capture.bpf.detaching import detach_together
@@ -226,10 +226,7 @@ def _field_offsets() -> dict[str, int]:
 
 def _refusal(error: LibbpfError) -> SourceUnavailable:
     if error.errno == errno.EPERM:
-        return SourceUnavailable(
-            "loading BPF programs is not permitted: run as root, or give the process "
-            "CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE; root in a container needs them too"
-        )
+        return SourceUnavailable(NOT_PERMITTED)
     return SourceUnavailable(
         f"the kernel ({os.uname().release}) refuses the programs that BCC compiled: {error}. "
         "Kernel 5.15 or newer is needed."

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from otel_gpuflame.capture.bpf.backend import LoadReport, RingSizes
+from otel_gpuflame.capture.bpf.backend import NOT_PERMITTED, LoadReport, RingSizes
 from otel_gpuflame.capture.bpf.decode import RawXid, decode_xid
 from otel_gpuflame.capture.bpf.detaching import detach_together
 from otel_gpuflame.capture.bpf.libbpf import BpfObject, LibbpfError
@@ -125,10 +125,7 @@ class CaptureKernel(CaptureMaps):
             except LibbpfError as error:
                 # The verifier says EACCES too; EPERM also befalls root, where a container took its capabilities.
                 if error.errno == errno.EPERM or (error.errno == errno.EACCES and os.geteuid()):
-                    raise SourceUnavailable(
-                        "loading BPF programs is not permitted: run as root, or give the process "
-                        "CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE; root in a container needs them too"
-                    ) from error
+                    raise SourceUnavailable(NOT_PERMITTED) from error
         # Not because of the tables alone.
         self._set_tables(report, used=True)
         try:
