@@ -164,8 +164,8 @@ class _Builder:
     def _resource(self, resource: AttributeSet) -> pb.ResourceProfiles:
         if resource not in self._resources:
             message = self._request.resource_profiles.add()
-            # Integers as text too: a Collector from 0.160 on moves keys of resource attributes into the dictionary,
-            # and Pyroscope then makes a nameless label of an integer and refuses the whole request.
+            # Integers as text too: a newer Collector (0.165.0 does, 0.158.0 does not) moves keys of resource attributes
+            # into the dictionary. Pyroscope then makes a nameless label of an integer and refuses the whole request.
             message.resource.attributes.extend(
                 KeyValue(key=valid_text(key), value=AnyValue(string_value=valid_text(str(value))))
                 for key, value in resource

@@ -110,8 +110,8 @@ class SampleTable:
         used: Window | None = None,
     ) -> Bundle:
         """Everything added so far."""
-        # Also on samples: Collectors from 0.163 on turn resource attributes into references, which backends
-        # that read only inline keys show as unknown_service.
+        # Also on samples: newer Collectors (0.165.0 does, 0.158.0 does not) turn resource attributes into references,
+        # which backends that read only inline keys show as unknown_service.
         attributes = _sample_attributes(resource, scope)
         sets = [tuple(sorted(attributes + hardware)) for hardware in self._hardware]
         return Bundle(
