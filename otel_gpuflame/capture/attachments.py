@@ -1,4 +1,4 @@
-"""Probes on GPU libraries: one attachment an inode, for every process on the host that maps it."""
+"""Probes on GPU libraries: one attachment a file, for every process on the host that maps it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import os
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Final
 
+from otel_gpuflame.capture.attached import OVERLAY, Attached, FileKey, LibraryUse, Place
 from otel_gpuflame.capture.autograd import (
     SeenPasses,
     is_autograd_library,
@@ -18,17 +20,10 @@ from otel_gpuflame.capture.autograd import (
 from otel_gpuflame.capture.bpf.libbpf import LibbpfError
 from otel_gpuflame.capture.bpf.probes import ProbeGroup
 from otel_gpuflame.capture.bpf.uprobes import ProbePoint, UprobeLinks
-from otel_gpuflame.capture.libraries import (
-    FileKey,
-    GpuLibrary,
-    is_gpu_library,
-    read_library,
-)
+from otel_gpuflame.capture.libraries import GpuLibrary, is_gpu_library, read_library
+from otel_gpuflame.capture.real_files import is_on_overlay, shows_probe
 
 logger = logging.getLogger(__name__)
-
-_UNUSED_FOR_NS: Final = 60_000_000_000
-"""A library that no target maps any more is let go after this: its container may be gone."""
 
 _MAX_LATE: Final = 64
 _RETURN_GRACE_S: Final = 0.05
@@ -48,18 +43,6 @@ class LateProbes:
     gap_ns: int
 
 
-@dataclass(slots=True)
-class _Attached:
-    library: GpuLibrary
-    fd: int
-    last_used_ns: int
-
-    @property
-    def path(self) -> Path:
-        """Leads to the inode whatever becomes of the process and the mount through which it was found."""
-        return Path(f"/proc/self/fd/{self.fd}")
-
-
 class Attachments:
     """Libraries with probes. `in_windows`: calls that return at once are probed only while a window is open.
 
@@ -74,8 +57,11 @@ class Attachments:
         self._passes = passes
         self._window_is_open = False
         self._windowed_groups: set[ProbeGroup] = set()
-        self._attached: dict[FileKey, _Attached] = {}
-        self._unusable: set[FileKey] = set()
+        self._attached: dict[FileKey, Attached] = {}
+        self._places: dict[Place, FileKey] = {}
+        """Where each was seen last."""
+        self._overlay_numbers = count(1)
+        self._unusable: set[Place] = set()
         self.errors: list[str] = []
         self.late: list[LateProbes] = []
         """Libraries that were first seen when a program mapped them, the latest ones."""
@@ -102,8 +88,8 @@ class Attachments:
 
     def probe_in_windows(self, groups: Collection[ProbeGroup]) -> None:
         """From the next window on, attach these only while a window is open. While none is."""
-        if ProbeGroup.BACKWARD in groups and self._passes is not None:
-            self._passes.end()
+        if ProbeGroup.BACKWARD in groups:
+            self._end_passes()
         for group in set(groups) - self._windowed_groups:
             logger.info("programs make too many %s: probed in windows", group.value)
             self._windowed_groups.add(group)
@@ -131,49 +117,42 @@ class Attachments:
 
     def attach(
         self, path: Path, now_ns: int, shown: str = "", mapped_ns: int | None = None
-    ) -> FileKey | None:
+    ) -> LibraryUse | None:
         """Attach probes to a library file, once; `shown` is its name for people where `path` is none.
 
         `mapped_ns` is when a program began to use it, where that was reported. None if it is none of ours or the kernel
         refuses.
         """
         try:
-            status = path.stat()
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return None
-        key = FileKey(status.st_dev, status.st_ino)
-        known = self._attached.get(key)
-        if known is not None:
-            known.last_used_ns = now_ns
-            return key
-        if key in self._unusable:
-            return None
-        is_autograd = is_autograd_library(shown)
-        library = read_autograd_library(path) if is_autograd else read_library(path)
-        attached = None if library is None else self._open(library, shown or str(path), now_ns)
-        if attached is None or not self._attach_new(attached):
-            # Unless it was the process that went, and the way to the file with it.
-            if path.exists():
-                self._unusable.add(key)
-            return None
-        if mapped_ns is not None and not is_autograd:
-            self._note_late(attached, mapped_ns)
-        return key
+        try:
+            return self._attach(fd, now_ns, shown or str(path), mapped_ns)
+        finally:
+            os.close(fd)
 
-    def used(self, keys: Iterable[FileKey], now_ns: int) -> None:
+    def used(self, uses: Iterable[LibraryUse], now_ns: int) -> None:
         """Targets map these libraries now."""
-        for key in keys:
+        for key, device in uses:
             if key in self._attached:
-                self._attached[key].last_used_ns = now_ns
+                self._attached[key].use(device, now_ns)
 
-    def let_go_of_unused(self, now_ns: int) -> None:
-        """Detach from libraries that no target has mapped for a while."""
+    def let_go_of_unused(self, now_ns: int) -> set[FileKey]:
+        """Detach from libraries that no target has mapped for a while.
+
+        Returns those that are held through a container's mount that nobody uses them through any more: `attach` through
+        another one lets go of that.
+        """
+        stranded = set()
         for key, each in tuple(self._attached.items()):
-            if now_ns - each.last_used_ns > _UNUSED_FOR_NS:
-                self._detach(key)
-                os.close(each.fd)
-                del self._attached[key]
+            each.forget_unused(now_ns)
+            if not each.used_ns:
+                self._drop(each)
                 logger.info("let go of %s: no process maps it", each.library.path)
+            elif each.is_stranded:
+                stranded.add(key)
+        return stranded
 
     def open_window(self) -> None:
         """Attach the windowed probes of every library; those that tell whose launches they are come first."""
@@ -191,8 +170,8 @@ class Attachments:
     def close_window(self) -> None:
         """Detach them."""
         self._window_is_open = False
-        if ProbeGroup.BACKWARD in self._windowed_groups and self._passes is not None:
-            self._passes.end()
+        if ProbeGroup.BACKWARD in self._windowed_groups:
+            self._end_passes()
         has_waits = ProbeGroup.WAIT in self._windowed_groups
         self._links.close_window(_RETURN_GRACE_S if has_waits else 0.0)
 
@@ -202,43 +181,104 @@ class Attachments:
         for each in self._attached.values():
             os.close(each.fd)
         self._attached.clear()
+        self._places.clear()
 
-    def _open(self, library: GpuLibrary, shown: str, now_ns: int) -> _Attached | None:
-        """Keep the file open: its inode must stay reachable for windows."""
-        try:
-            fd = os.open(library.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            self.errors.append(f"cannot open {shown}: {error.strerror}")
+    def _attach(self, fd: int, now_ns: int, shown: str, mapped_ns: int | None) -> LibraryUse | None:
+        status = os.fstat(fd)
+        place = Place(status.st_dev, status.st_ino)
+        is_overlaid = is_on_overlay(fd)
+        key = self._places.get(place)
+        known = None if key is None else self._attached.get(key)
+        # On an overlay a changed copy takes the place of the file that others still use.
+        if known is not None and (not is_overlaid or self._is_same(known, fd, status)):
+            return self._use(known, fd, status, now_ns)
+        if place in self._unusable:
             return None
-        return _Attached(replace(library, path=Path(shown)), fd, now_ns)
+        is_autograd = is_autograd_library(shown)
+        path = Path(f"/proc/self/fd/{fd}")
+        library = read_autograd_library(path) if is_autograd else read_library(path)
+        if library is None:
+            self._unusable.add(place)
+            return None
+        known = next(
+            (
+                each
+                for key, each in self._attached.items()
+                if is_overlaid
+                and key.device == OVERLAY
+                and each.library.points == library.points
+                and self._is_same(each, fd, status)
+            ),
+            None,
+        )
+        if known is not None:
+            self._places[place] = known.key
+            return self._use(known, fd, status, now_ns)
+        key = FileKey(OVERLAY, next(self._overlay_numbers)) if is_overlaid else FileKey(*place)
+        attached = Attached(key, replace(library, path=Path(shown)), os.dup(fd), status)
+        if not self._attach_new(attached):
+            self._unusable.add(place)
+            return None
+        self._places[place] = key
+        if mapped_ns is not None and not is_autograd:
+            self._note_late(attached, mapped_ns)
+        return attached.use(status.st_dev, now_ns)
 
-    def _attach_new(self, attached: _Attached) -> bool:
-        library = attached.library
+    def _is_same(self, known: Attached, fd: int, status: os.stat_result) -> bool:
+        """Whether a descriptor of an overlay leads to a file that has probes."""
+        points = known.library.points
+        offset = next((each.offset for each in points if not self.is_windowed(each)), None)
+        if offset is None or not shows_probe(known.fd, offset):
+            return known.looks_like(status)
+        return shows_probe(fd, offset)
+
+    def _use(
+        self, known: Attached, fd: int, status: os.stat_result, now_ns: int
+    ) -> LibraryUse | None:
+        if known.is_stranded and not self._window_is_open:
+            # A link keeps the mount that it was attached through. Calls are missed meanwhile, and none seen twice.
+            if ProbeGroup.BACKWARD not in self._windowed_groups and _is_autograd(known):
+                self._end_passes()
+            self._drop(known)
+            known.fd, known.status = os.dup(fd), status
+            if not self._attach_new(known):
+                return None
+            self._places[Place(status.st_dev, status.st_ino)] = known.key
+        return known.use(status.st_dev, now_ns)
+
+    def _attach_new(self, attached: Attached) -> bool:
+        library, key = attached.library, attached.key
         points = [p for p in library.points if not self.is_windowed(p)]
         try:
             for group in (None, *ProbeGroup):
-                owner = library.key if group is None else (library.key, group)
+                owner = key if group is None else (key, group)
                 self._links.attach(owner, attached.path, [p for p in points if p.group is group])
         except LibbpfError as error:
-            self._detach(library.key)
+            self._detach(key)
             os.close(attached.fd)
             self.errors.append(f"cannot probe {library.path}: {error}")
             logger.warning("cannot probe %s: %s", library.path, error)
             return False
-        self._attached[library.key] = attached
+        self._attached[key] = attached
         logger.info("%d probes on %s", len(points), library.path)
         if self._window_is_open:
-            self._attach_windowed(library.key, attached, {None, *ProbeGroup})
+            self._attach_windowed(key, attached, {None, *ProbeGroup})
         if _is_autograd(attached):
             # It may have been probed before, and let go.
             self._see_passes()
         return True
 
+    def _drop(self, attached: Attached) -> None:
+        self._detach(attached.key)
+        os.close(attached.fd)
+        del self._attached[attached.key]
+        self._places = {place: key for place, key in self._places.items() if key != attached.key}
+
     def _detach(self, key: FileKey) -> None:
         for owner in (key, *((key, group) for group in ProbeGroup)):
             self._links.detach(owner)
 
-    def _note_late(self, attached: _Attached, mapped_ns: int) -> None:
+    def _note_late(self, attached: Attached, mapped_ns: int) -> None:
         gap_ns = max(time.monotonic_ns() - mapped_ns, 0)
         path = attached.library.path
         self.late.append(LateProbes(path=path, gap_ns=gap_ns))
@@ -256,8 +296,12 @@ class Attachments:
         if is_attached and self._passes is not None:
             self._passes.begin(time.monotonic_ns())
 
+    def _end_passes(self) -> None:
+        if self._passes is not None:
+            self._passes.end()
+
     def _attach_windowed(
-        self, key: FileKey, attached: _Attached, groups: Collection[ProbeGroup | None]
+        self, key: FileKey, attached: Attached, groups: Collection[ProbeGroup | None]
     ) -> None:
         if not self._in_windows:
             return
@@ -271,5 +315,5 @@ class Attachments:
             logger.warning("cannot open a window on %s: %s", attached.library.path, error)
 
 
-def _is_autograd(attached: _Attached) -> bool:
+def _is_autograd(attached: Attached) -> bool:
     return is_autograd_library(str(attached.library.path))

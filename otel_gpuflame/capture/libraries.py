@@ -42,19 +42,10 @@ _CHEAP_FIRST_BYTES_REX: Final = tuple(bytes([0x41, b]) for b in range(0x50, 0x58
 
 
 @dataclass(frozen=True, slots=True)
-class FileKey:
-    """An inode: uprobes attach to it whatever path or mount namespace it is seen through."""
-
-    device: int
-    inode: int
-
-
-@dataclass(frozen=True, slots=True)
 class GpuLibrary:
     """A library file with its probe points."""
 
     path: Path
-    key: FileKey
     points: tuple[ProbePoint, ...]
 
 
@@ -91,13 +82,12 @@ def read_points(path: Path, points_in: PointReader) -> GpuLibrary | None:
         return None
     data = FileBytes(fd)
     try:
-        status = os.fstat(fd)
         points = tuple(points_in(data, read_headers(data)))
     except (OSError, ElfError):
         return None
     if not points:
         return None
-    return GpuLibrary(path, FileKey(status.st_dev, status.st_ino), points)
+    return GpuLibrary(path, points)
 
 
 def file_offset_of(path: Path, function: str) -> int | None:

@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from otel_gpuflame.capture.attached import LibraryUse
 from otel_gpuflame.capture.describe import Attributes
-from otel_gpuflame.capture.libraries import FileKey
 from otel_gpuflame.symbolize.cpython.detect import PythonRuntime
 from otel_gpuflame.symbolize.elf_files import FileIdentity
 
@@ -55,7 +55,7 @@ class Target:
     mapped_ns: int | None = None
     """When it mapped a GPU library that nobody has looked at yet."""
     has_ended: bool = False
-    libraries: set[FileKey] = field(default_factory=set)
+    libraries: set[LibraryUse] = field(default_factory=set)
 
     def changed(self, now_ns: int) -> None:
         """It has mapped code, or runs another program: look at it soon, and again."""

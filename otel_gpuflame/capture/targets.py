@@ -192,10 +192,13 @@ class Targets:
 
     def keep_libraries(self, now_ns: int) -> None:
         """Say which libraries are still in use, and let go of the others."""
-        for target in self._targets.values():
-            if not target.has_ended:
-                self._attachments.used(target.libraries, now_ns)
-        self._attachments.let_go_of_unused(now_ns)
+        living = [target for target in self._targets.values() if not target.has_ended]
+        for target in living:
+            self._attachments.used(target.libraries, now_ns)
+        stranded = self._attachments.let_go_of_unused(now_ns)
+        for target in living if stranded else ():
+            if any(use.key in stranded for use in target.libraries):
+                self.probe_libraries(target.pid)
 
     def pids(self) -> list[int]:
         """Targets that live."""
@@ -267,15 +270,15 @@ class Targets:
             fd = open_mapped_file(target.pid, mapping, self._proc)
             if fd is None:
                 continue
-            key = self._attachments.attach(
+            use = self._attachments.attach(
                 Path(f"/proc/self/fd/{fd}"),
                 now_ns,
                 mapping.path,
                 mapped_ns if is_gpu_library(mapping.path) else None,
             )
             os.close(fd)
-            if key is not None:
-                target.libraries.add(key)
+            if use is not None:
+                target.libraries.add(use)
 
     def _is_probed(self, path: str) -> bool:
         is_client = self._watches_cupti and is_profiling_library(path)

@@ -13,8 +13,9 @@ _NO_DRIVER = "no NVIDIA driver is loaded"
 def check_gpu_libraries(host: Host) -> Check:
     """What there is to probe."""
     name = "GPU libraries"
-    libraries = (host.read_library(path) for path in host.installed_libraries(host.environment))
-    found = {library.key: library for library in libraries if library is not None}.values()
+    # Most are links to one file.
+    paths = {path.resolve(): path for path in host.installed_libraries(host.environment)}
+    found = [each for path in paths.values() if (each := host.read_library(path)) is not None]
     if found:
         return ok(
             name, ", ".join(f"{library.path} ({len(library.points)} probes)" for library in found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +15,15 @@ from otel_gpuflame.capture import attachments as attachments_module
 from otel_gpuflame.capture.attachments import Attachments, LateProbes
 from otel_gpuflame.capture.bpf.probes import ProbeGroup, Program
 from otel_gpuflame.capture.bpf.uprobes import ProbePoint
-from otel_gpuflame.capture.libraries import FileKey, GpuLibrary
+from otel_gpuflame.capture.libraries import GpuLibrary
 
 NOW_NS = 5_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def file_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not an overlay, whatever the tests run on: that asks the kernel for probes, of which there are none here."""
+    monkeypatch.setattr(attachments_module, "is_on_overlay", lambda _fd: False)
 
 
 @pytest.fixture
@@ -23,9 +31,7 @@ def attachments(monkeypatch: pytest.MonkeyPatch) -> Attachments:
     """Attaches to any file, at NOW_NS."""
 
     def read(path: Path) -> GpuLibrary:
-        status = path.stat()
-        key = FileKey(status.st_dev, status.st_ino)
-        return GpuLibrary(path, key, (ProbePoint(Program.CALL, 16, 0),))
+        return GpuLibrary(path, (ProbePoint(Program.CALL, 16, 0),))
 
     monkeypatch.setattr(attachments_module, "read_library", read)
     monkeypatch.setattr(attachments_module, "time", SimpleNamespace(monotonic_ns=lambda: NOW_NS))
@@ -91,8 +97,7 @@ def test_in_a_window_nodes_are_probed_before_launches(
     paths = [tmp_path / name for name in ("libcuda.so.1", "libtorch_cpu.so")]
     for path, reader in zip(paths, ("read_library", "read_autograd_library"), strict=True):
         path.touch()
-        key = FileKey(1, path.stat().st_ino)
-        found = GpuLibrary(path, key, (ProbePoint(Program.CALL, 16, 0, windowed=True),))
+        found = GpuLibrary(path, (ProbePoint(Program.CALL, 16, 0, windowed=True),))
         monkeypatch.setattr(attachments_module, reader, lambda _path, found=found: found)
     attached: list[object] = []
     links: Any = SimpleNamespace(
@@ -101,11 +106,10 @@ def test_in_a_window_nodes_are_probed_before_launches(
     )
     seen: Any = SimpleNamespace(begin=lambda _now_ns: None)
     attachments = Attachments(links, in_windows=True, passes=seen)
-    for path in paths:
-        attachments.attach(path, NOW_NS, str(path), NOW_NS)
+    uses = [attachments.attach(path, NOW_NS, str(path), NOW_NS) for path in paths]
     assert attached == []
     attachments.open_window()
-    assert attached == [FileKey(1, path.stat().st_ino) for path in reversed(paths)]
+    assert attached == [use.key for use in reversed(uses) if use is not None]
     assert [late.path for late in attachments.late] == paths[:1]
     attachments.close()
 
@@ -153,7 +157,7 @@ def test_names_asked_again_and_again_are_probed_in_windows(
         ProbePoint(Program.NAME_ENTER, 48, 0, group=ProbeGroup.NAME),
         ProbePoint(Program.NAME_ENTER, 64, 0, group=ProbeGroup.ALIAS),
     )
-    found = GpuLibrary(path, FileKey(1, path.stat().st_ino), points)
+    found = GpuLibrary(path, points)
     monkeypatch.setattr(attachments_module, "read_library", lambda _path: found)
     links: Any = _Links()
     attachments = Attachments(links, in_windows=True)
@@ -185,7 +189,7 @@ def test_calls_that_began_in_a_window_are_seen_to_return(
         ProbePoint(program, 16, 0, group=ProbeGroup.WAIT)
         for program in (Program.CALL_ENTER, Program.CALL_RETURN)
     )
-    found = GpuLibrary(path, FileKey(1, path.stat().st_ino), points)
+    found = GpuLibrary(path, points)
     monkeypatch.setattr(attachments_module, "read_library", lambda _path: found)
     links: Any = _Links()
     attachments = Attachments(links, in_windows=True)
@@ -213,7 +217,7 @@ def test_what_is_known_of_passes_is_forgotten_before_their_probe_goes(
         ProbePoint(Program.BACKWARD, 16, 3, group=ProbeGroup.BACKWARD),
         ProbePoint(Program.NODE, 32, 2, windowed=True),
     )
-    found = GpuLibrary(path, FileKey(1, path.stat().st_ino), points)
+    found = GpuLibrary(path, points)
     monkeypatch.setattr(attachments_module, "read_autograd_library", lambda _path: found)
     monkeypatch.setattr(attachments_module, "PASSES_LEAD_NS", 0)
     links: Any = _Links()
@@ -250,7 +254,7 @@ def test_a_library_that_comes_while_passes_are_windowed_waits_for_a_window(
     path = tmp_path / "libtorch_cpu.so"
     path.touch()
     point = ProbePoint(Program.BACKWARD, 16, 3, group=ProbeGroup.BACKWARD)
-    found = GpuLibrary(path, FileKey(1, path.stat().st_ino), (point,))
+    found = GpuLibrary(path, (point,))
     monkeypatch.setattr(attachments_module, "read_autograd_library", lambda _path: found)
     links: Any = _Links()
     told: list[str] = []
@@ -262,4 +266,16 @@ def test_a_library_that_comes_while_passes_are_windowed_waits_for_a_window(
     attachments.attach(path, NOW_NS, str(path))
     assert links.offsets() == []
     assert told == ["end"]
+    attachments.close()
+
+
+def test_a_library_is_known_by_its_inode(attachments: Attachments, tmp_path: Path) -> None:
+    """Another path to the same file is the same library; a copy is another one."""
+    path, link, copy = tmp_path / "libcuda.so.1", tmp_path / "hard", tmp_path / "copy"
+    path.touch()
+    os.link(path, link)
+    shutil.copy(path, copy)
+    uses = [attachments.attach(each, NOW_NS) for each in (path, link, copy)]
+    assert uses[0] == uses[1] != uses[2]
+    assert len(attachments.libraries) == 2
     attachments.close()

@@ -15,7 +15,6 @@ from elftools.elf.elffile import ELFFile
 from otel_gpuflame.capture import libraries
 from otel_gpuflame.capture.bpf.probes import Program, spec_for_symbol
 from otel_gpuflame.capture.libraries import (
-    FileKey,
     file_offset_of,
     installed_libraries,
     is_gpu_library,
@@ -128,17 +127,6 @@ def test_aliases_share_their_probe(library: Path) -> None:
     assert found is not None
     offset = offset_in_file(library, "cuLaunchKernel_ptsz") + 4
     assert [p.program for p in found.points if p.offset == offset] == [Program.CALL]
-
-
-def test_a_library_is_known_by_its_inode(library: Path, tmp_path: Path) -> None:
-    """Another path to the same file is the same library; a copy is another one."""
-    hard_link, copy = library.with_name("hard"), tmp_path / "copy"
-    if not hard_link.exists():
-        os.link(library, hard_link)
-    shutil.copy(library, copy)
-    keys = [found.key for path in (library, hard_link, copy) if (found := read_library(path))]
-    assert keys[0] == keys[1] != keys[2]
-    assert keys[0] == FileKey(library.stat().st_dev, library.stat().st_ino)
 
 
 def test_offset_of_a_function(library: Path) -> None:

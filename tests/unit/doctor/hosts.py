@@ -12,7 +12,7 @@ from otel_gpuflame.capture.bpf.backend import LoadReport
 from otel_gpuflame.capture.bpf.probes import Program
 from otel_gpuflame.capture.bpf.uprobes import ProbePoint
 from otel_gpuflame.capture.checks.host import Host
-from otel_gpuflame.capture.libraries import FileKey, GpuLibrary
+from otel_gpuflame.capture.libraries import GpuLibrary
 from otel_gpuflame.errors import SourceUnavailable
 
 FILES = {
@@ -24,9 +24,7 @@ FILES = {
     "parts/capture.bpf.o": b"",
     "parts/libogf_drain.so": b"",
 }
-LIBRARY = GpuLibrary(
-    Path("/usr/lib/libcuda.so.1"), FileKey(1, 2), (ProbePoint(Program.CALL, 16, 0),)
-)
+LIBRARY = GpuLibrary(Path("/usr/lib/libcuda.so.1"), (ProbePoint(Program.CALL, 16, 0),))
 
 
 def healthy(root: Path, **changes: Any) -> Host:
