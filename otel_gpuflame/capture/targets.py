@@ -16,6 +16,7 @@ from otel_gpuflame.capture.attachments import Attachments
 from otel_gpuflame.capture.bpf.backend import CaptureBackend
 from otel_gpuflame.capture.bpf.decode import ProcessChange
 from otel_gpuflame.capture.describe import Attributes, describe, publishes_itself
+from otel_gpuflame.capture.describe.proc_files import process_of
 from otel_gpuflame.capture.libraries import is_gpu_library, is_profiling_library
 from otel_gpuflame.capture.target import SETTLE_NS, Target, forked, looks
 from otel_gpuflame.capture.target_value import NOTHING_KNOWN, target_value
@@ -67,13 +68,12 @@ class Targets:
         if pid == os.getpid():
             return
         try:
-            status = (self._proc / str(pid) / "status").read_text()
+            process = process_of(pid, self._proc)
         except OSError:
             raise TargetError(
                 f"no process {pid}: check the pid, and that it is one of this host"
             ) from None
-        # Threads have their directory in /proc too, but BPF tells processes apart, not threads.
-        process = int(status.partition("\nTgid:")[2].split(maxsplit=1)[0])
+        # BPF tells processes apart, not threads.
         if process != pid:
             raise TargetError(f"{pid} is a thread of process {process}: record that one")
         self._targets[pid] = Target(pid, due_ns=looks(now_ns - SETTLE_NS))
@@ -108,7 +108,7 @@ class Targets:
         yield pid
         for children in (self._proc / str(pid) / "task").glob("*/children"):
             try:
-                text = children.read_text()
+                text = children.read_bytes()
             except OSError:
                 continue
             for child in text.split():

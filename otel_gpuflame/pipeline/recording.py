@@ -205,7 +205,8 @@ def _is_over(options: RecordOptions, command: StoppedCommand | None, elapsed_ns:
 def _is_alive(pid: int | None) -> bool:
     """Whether a process exists and is no zombie, which nobody may ever collect."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        # As bytes: a process may have any name.
+        text = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return False
-    return text.rpartition(")")[2].split()[0] not in ("Z", "X")
+    return text.rpartition(b")")[2].split()[0] not in (b"Z", b"X")

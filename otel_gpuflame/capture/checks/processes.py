@@ -49,7 +49,7 @@ def check_cgroups(host: Host) -> Check:
     """Containers and pods are recognised by the cgroup of a process."""
     name = "cgroups"
     try:
-        text = (host.proc / "self/cgroup").read_text()
+        text = (host.proc / "self/cgroup").read_text("utf-8", "replace")
     except OSError as error:
         return warn(
             name,

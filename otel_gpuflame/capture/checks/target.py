@@ -9,6 +9,7 @@ from typing import Final
 from otel_gpuflame.capture.checks.host import Host
 from otel_gpuflame.capture.checks.result import Check, fail, ok, skip, warn
 from otel_gpuflame.capture.describe import describe
+from otel_gpuflame.capture.describe.proc_files import process_of
 from otel_gpuflame.capture.libraries import is_gpu_library
 from otel_gpuflame.symbolize.cpython.detect import PythonRefusal, find_python
 from otel_gpuflame.symbolize.maps import AddressMap, read_maps
@@ -22,10 +23,9 @@ _DEFAULT_NAMES: Final = ("python -c", "python -m", "python script", "python inte
 def check_target(host: Host, pid: int) -> Check:
     """It exists, is a process and no thread, and its memory can be read."""
     name = "target"
-    status = host.proc / str(pid) / "status"
     try:
-        process = int(status.read_text().partition("\nTgid:")[2].split(maxsplit=1)[0])
-    except (OSError, IndexError, ValueError):
+        process = process_of(pid, host.proc)
+    except OSError:
         return fail(name, f"there is no process {pid}", "give the pid that the host's ps shows")
     if process != pid:
         return fail(name, f"{pid} is a thread of process {process}", f"use --pid {process}")
@@ -45,13 +45,13 @@ def check_target_libraries(host: Host, pid: int) -> Check:
     paths = sorted({path for path in _paths(host, pid) if is_gpu_library(path)})
     root = host.proc / str(pid) / "root"
     probes = {path: host.read_library(Path(f"{root}{path}")) for path in paths}
-    found = [f"{path} ({len(each.points)} probes)" for path, each in probes.items() if each]
+    found = [f"{_shown(path)} ({len(each.points)} probes)" for path, each in probes.items() if each]
     if found:
         return ok(name, ", ".join(found))
     if paths:
         return warn(
             name,
-            f"{', '.join(paths)}: none of the functions that are probed can be found",
+            f"{', '.join(map(_shown, paths))}: none of the functions that are probed can be found",
             "if the file was replaced by an upgrade, restart the target",
         )
     return warn(
@@ -89,7 +89,7 @@ def check_interpreter(host: Host, pid: int) -> Check:
             found.reason,
             "run the target on a release of CPython 3.10 to 3.14 with the GIL; native frames are recorded all the same",
         )
-    return ok(name, f"CPython {'.'.join(map(str, found.version))} of {found.file[2]}")
+    return ok(name, f"CPython {'.'.join(map(str, found.version))} of {_shown(found.file[2])}")
 
 
 def check_span(host: Host, pid: int) -> Check:
@@ -131,4 +131,9 @@ def _reads(pid: int, proc: Path, maps: AddressMap) -> bool:
 
 
 def _executable(maps: AddressMap) -> str:
-    return next((mapping.path for mapping in maps.mappings if mapping.is_file), "no file")
+    return next((_shown(mapping.path) for mapping in maps.mappings if mapping.is_file), "no file")
+
+
+def _shown(path: str) -> str:
+    """A path of any bytes as text that can be printed."""
+    return path.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -30,6 +30,19 @@ def executable_of(pid: int, proc: Path) -> str:
     return os.readlink(proc / str(pid) / "exe").removesuffix(" (deleted)")
 
 
+def process_of(pid: int, proc: Path) -> int:
+    """The process that `pid` is a thread of, itself where it is one: threads have their directory in /proc too.
+
+    Raises ProcessLookupError where the kernel does not say.
+    """
+    # As bytes: a process may have any name.
+    text = read_bytes(proc / str(pid) / "status")
+    try:
+        return int(text.partition(b"\nTgid:")[2].split(maxsplit=1)[0])
+    except (IndexError, ValueError):
+        raise ProcessLookupError(pid) from None
+
+
 def parent_of(pid: int, proc: Path) -> int:
     """Pid of the parent, 0 where it has none in this pid namespace."""
     text = read_bytes(proc / str(pid) / "stat")

@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -75,6 +76,15 @@ def test_children_of_a_running_process_are_recorded(
     """--pid of a shell records the program that the shell has already started."""
     text = f"{shlex.join(app('late', '--hold'))}; true"
     recording = attach_and_record(output, ["sh", "-c", text], environment)
+    assert_late_work_recorded(recording)
+
+
+def test_a_process_may_have_any_name(output: Path, environment: dict[str, str]) -> None:
+    """In any encoding: it is recorded from when it is named until it ends."""
+    named = "import ctypes, runpy; ctypes.CDLL(None).prctl(15, b'data-\\xc3')"
+    run = f"runpy.run_path({late_program.__file__!r}, run_name='__main__')"
+    command = [sys.executable, "-u", "-c", f"{named}; {run}", "--hold"]
+    recording = attach_and_record(output, command, environment)
     assert_late_work_recorded(recording)
 
 

@@ -102,6 +102,13 @@ def test_the_process_that_was_named_must_be_there(family: Family) -> None:
         targets_of(family).add_tree(99, 0)
 
 
+def test_a_process_may_have_any_name(family: Family) -> None:
+    """Text in any encoding, or cut within a character, as the kernel cuts it after 15 bytes."""
+    (family.proc / str(ROOT) / "status").write_bytes(b"Name:\tdata-\xc3\nTgid:\t%d\n" % ROOT)
+    targets_of(family).add_tree(ROOT, 0)
+    assert sorted(family.taken_in) == [ROOT, 11, 12, 13]
+
+
 def test_processes_without_room_are_counted(
     family: Family, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -42,7 +42,7 @@ def maps(process: Path, *paths: str) -> Host:
         f"{0x1000 * (index + 1):x}-{0x1000 * (index + 2):x} r-xp 00000000 08:01 {index + 7} {path}\n"
         for index, path in enumerate(paths)
     ]
-    (process / "maps").write_text("".join(lines))
+    (process / "maps").write_bytes(os.fsencode("".join(lines)))
     return Host(proc=process.parent, read_library=lambda _path: LIBRARY)
 
 
@@ -73,6 +73,23 @@ def test_a_thread_is_not_a_target() -> None:
         thread.join()
     assert result.status is Status.FAIL
     assert result.remedy == f"use --pid {os.getpid()}"
+
+
+def test_a_process_may_have_any_name(process: Path) -> None:
+    """In any encoding; what is left to tell is its memory, which a made-up process has not."""
+    (process / "status").write_bytes(b"Name:\tdata-\xc3\nTgid:\t%d\n" % PID)
+    result = target.check_target(Host(proc=process.parent), PID)
+    assert result.detail == "the memory of process 42 cannot be read"
+
+
+def test_what_a_target_has_loaded_can_be_printed(process: Path) -> None:
+    """Its files may have any names."""
+    host = maps(process, os.fsdecode(b"/opt/data-\xc3/libcuda.so.1"))
+    for read_library in (host.read_library, lambda _path: None):
+        looking = Host(proc=host.proc, read_library=read_library)
+        result = target.check_target_libraries(looking, PID)
+        assert "/opt/data-\\udcc3/libcuda.so.1" in result.detail
+        assert result.detail.isprintable()
 
 
 def test_a_process_whose_memory_is_closed_fails(process: Path) -> None:
