@@ -22,6 +22,7 @@ from otel_gpuflame.capture.bpf.probes import ProbeGroup
 from otel_gpuflame.capture.bpf.uprobes import ProbePoint, UprobeLinks
 from otel_gpuflame.capture.libraries import GpuLibrary, is_gpu_library, read_library
 from otel_gpuflame.capture.real_files import is_on_overlay, shows_probe
+from otel_gpuflame.capture.refusals import Complaints, FileVersion, Refusals, RetryAt
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +62,10 @@ class Attachments:
         self._places: dict[Place, FileKey] = {}
         """Where each was seen last."""
         self._overlay_numbers = count(1)
-        self._unusable: set[Place] = set()
-        self.errors: list[str] = []
+        self._missing: set[tuple[FileKey, ProbeGroup]] = set()
+        """Probes that are always on and that the kernel has refused."""
+        self._refusals = Refusals()
+        self.errors = Complaints()
         self.late: list[LateProbes] = []
         """Libraries that were first seen when a program mapped them, the latest ones."""
         self.late_count = 0
@@ -94,22 +97,30 @@ class Attachments:
             logger.info("programs make too many %s: probed in windows", group.value)
             self._windowed_groups.add(group)
             for key in self._attached:
+                self._missing.discard((key, group))
                 self._links.detach((key, group))
 
     def probe_always(self, groups: Iterable[ProbeGroup]) -> None:
         """Take `probe_in_windows` back. While none is open."""
         again = self._windowed_groups.intersection(groups)
         self._windowed_groups -= again
-        for key, each in self._attached.items():
-            for group in again:
-                points = [point for point in each.library.points if point.group is group]
-                try:
-                    self._links.attach((key, group), each.path, points)
-                except LibbpfError as error:
-                    self.errors.append(f"cannot probe {each.library.path} again: {error}")
-                    logger.warning("cannot probe %s again: %s", each.library.path, error)
+        self._missing |= {(key, group) for key in self._attached for group in again}
+        self.attach_missing()
         if ProbeGroup.BACKWARD in again:
             self._see_passes()
+
+    def attach_missing(self) -> None:
+        """Try again what the kernel has refused. While no window is open."""
+        for key, group in tuple(self._missing):
+            each = self._attached[key]
+            points = [point for point in each.library.points if point.group is group]
+            try:
+                self._links.attach((key, group), each.path, points)
+            except LibbpfError as error:
+                self._links.detach((key, group))
+                self._complain(f"cannot probe {each.library.path} again: {error.strerror}")
+            else:
+                self._missing.discard((key, group))
 
     def wants(self, path: str) -> bool:
         """Whether a mapped file of that name should be given to `attach`."""
@@ -117,20 +128,35 @@ class Attachments:
 
     def attach(
         self, path: Path, now_ns: int, shown: str = "", mapped_ns: int | None = None
-    ) -> LibraryUse | None:
+    ) -> LibraryUse | RetryAt | None:
         """Attach probes to a library file, once; `shown` is its name for people where `path` is none.
 
-        `mapped_ns` is when a program began to use it, where that was reported. None if it is none of ours or the kernel
-        refuses.
+        `mapped_ns` is when a program began to use it, where that was reported. None if it is none of ours, or gone;
+        where it cannot be probed now, when to give it again.
         """
+        shown = shown or str(path)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            file = FileVersion.of(path.stat())
         except OSError:
             return None
+        if self._refusals.lacks_points(file):
+            return None
+        later = self._refusals.retry_at(file, now_ns)
+        if later is not None:
+            return later
         try:
-            return self._attach(fd, now_ns, shown or str(path), mapped_ns)
-        finally:
-            os.close(fd)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                use = self._attach(fd, now_ns, shown, mapped_ns)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            self._complain(f"cannot probe {shown}: {error.strerror}")
+            return self._refusals.refuse(file, now_ns)
+        self._refusals.accept(file)
+        if use is None:
+            self._refusals.has_no_points(file)
+        return use
 
     def used(self, uses: Iterable[LibraryUse], now_ns: int) -> None:
         """Targets map these libraries now."""
@@ -182,8 +208,10 @@ class Attachments:
             os.close(each.fd)
         self._attached.clear()
         self._places.clear()
+        self._missing.clear()
 
     def _attach(self, fd: int, now_ns: int, shown: str, mapped_ns: int | None) -> LibraryUse | None:
+        """None where there is nothing to probe. Raises OSError."""
         status = os.fstat(fd)
         place = Place(status.st_dev, status.st_ino)
         is_overlaid = is_on_overlay(fd)
@@ -192,13 +220,10 @@ class Attachments:
         # On an overlay a changed copy takes the place of the file that others still use.
         if known is not None and (not is_overlaid or self._is_same(known, fd, status)):
             return self._use(known, fd, status, now_ns)
-        if place in self._unusable:
-            return None
         is_autograd = is_autograd_library(shown)
         path = Path(f"/proc/self/fd/{fd}")
         library = read_autograd_library(path) if is_autograd else read_library(path)
         if library is None:
-            self._unusable.add(place)
             return None
         known = next(
             (
@@ -216,9 +241,7 @@ class Attachments:
             return self._use(known, fd, status, now_ns)
         key = FileKey(OVERLAY, next(self._overlay_numbers)) if is_overlaid else FileKey(*place)
         attached = Attached(key, replace(library, path=Path(shown)), os.dup(fd), status)
-        if not self._attach_new(attached):
-            self._unusable.add(place)
-            return None
+        self._attach_new(attached)
         self._places[place] = key
         if mapped_ns is not None and not is_autograd:
             self._note_late(attached, mapped_ns)
@@ -232,33 +255,29 @@ class Attachments:
             return known.looks_like(status)
         return shows_probe(fd, offset)
 
-    def _use(
-        self, known: Attached, fd: int, status: os.stat_result, now_ns: int
-    ) -> LibraryUse | None:
+    def _use(self, known: Attached, fd: int, status: os.stat_result, now_ns: int) -> LibraryUse:
         if known.is_stranded and not self._window_is_open:
             # A link keeps the mount that it was attached through. Calls are missed meanwhile, and none seen twice.
             if ProbeGroup.BACKWARD not in self._windowed_groups and _is_autograd(known):
                 self._end_passes()
             self._drop(known)
             known.fd, known.status = os.dup(fd), status
-            if not self._attach_new(known):
-                return None
+            self._attach_new(known)
             self._places[Place(status.st_dev, status.st_ino)] = known.key
         return known.use(status.st_dev, now_ns)
 
-    def _attach_new(self, attached: Attached) -> bool:
+    def _attach_new(self, attached: Attached) -> None:
+        """Raises LibbpfError; then nothing of it is left."""
         library, key = attached.library, attached.key
         points = [p for p in library.points if not self.is_windowed(p)]
         try:
             for group in (None, *ProbeGroup):
                 owner = key if group is None else (key, group)
                 self._links.attach(owner, attached.path, [p for p in points if p.group is group])
-        except LibbpfError as error:
+        except LibbpfError:
             self._detach(key)
             os.close(attached.fd)
-            self.errors.append(f"cannot probe {library.path}: {error}")
-            logger.warning("cannot probe %s: %s", library.path, error)
-            return False
+            raise
         self._attached[key] = attached
         logger.info("%d probes on %s", len(points), library.path)
         if self._window_is_open:
@@ -266,12 +285,12 @@ class Attachments:
         if _is_autograd(attached):
             # It may have been probed before, and let go.
             self._see_passes()
-        return True
 
     def _drop(self, attached: Attached) -> None:
         self._detach(attached.key)
         os.close(attached.fd)
         del self._attached[attached.key]
+        self._missing = {each for each in self._missing if each[0] != attached.key}
         self._places = {place: key for place, key in self._places.items() if key != attached.key}
 
     def _detach(self, key: FileKey) -> None:
@@ -311,8 +330,11 @@ class Attachments:
         try:
             self._links.attach(key, attached.path, points, in_window=True)
         except LibbpfError as error:
-            self.errors.append(f"cannot open a window on {attached.library.path}: {error}")
-            logger.warning("cannot open a window on %s: %s", attached.library.path, error)
+            self._complain(f"cannot open a window on {attached.library.path}: {error.strerror}")
+
+    def _complain(self, text: str) -> None:
+        self.errors.add(text)
+        logger.warning("%s", text)
 
 
 def _is_autograd(attached: Attached) -> bool:

@@ -84,7 +84,7 @@ def is_autograd_library(path: str) -> bool:
 
 
 def read_autograd_library(path: Path) -> GpuLibrary | None:
-    """Probe points of a libtorch_cpu; None if it cannot be read, or lacks one of the functions."""
+    """Probe points of a libtorch_cpu; None if it lacks one of the functions. Raises OSError."""
     library = read_points(path, _points)
     return library if library is not None and len(library.points) == len(_FUNCTIONS) else None
 

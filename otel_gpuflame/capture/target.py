@@ -52,6 +52,8 @@ class Target:
     without_context: set[FileIdentity] = field(default_factory=set)
     """Mapped files that publish no span, so that a look when one more was mapped takes 0.2 instead of 3 ms."""
     due_ns: list[int] = field(default_factory=list)
+    retry_ns: int | None = None
+    """When to look again, since a library could not be probed."""
     mapped_ns: int | None = None
     """When it mapped a GPU library that nobody has looked at yet."""
     has_ended: bool = False
@@ -65,6 +67,10 @@ class Target:
 
     def take_due(self, now_ns: int) -> bool:
         """Whether it is time to look, once for all looks that are due."""
+        if self.retry_ns is not None and self.retry_ns <= now_ns:
+            self.retry_ns = None
+            self.due_ns = [due for due in self.due_ns if due > now_ns]
+            return True
         if not self.due_ns or self.due_ns[0] > now_ns:
             return False
         self.due_ns = [due for due in self.due_ns if due > now_ns]
@@ -92,6 +98,7 @@ class Target:
         """It runs another program: nothing that was known of the one before is true of it."""
         self.layout = b""
         self.libraries.clear()
+        self.retry_ns = None
         self.attributes = None
         self.descriptions.clear()
         self.heirs.clear()

@@ -18,6 +18,7 @@ from otel_gpuflame.capture.bpf.decode import ProcessChange
 from otel_gpuflame.capture.describe import Attributes, describe, publishes_itself
 from otel_gpuflame.capture.describe.proc_files import process_of
 from otel_gpuflame.capture.libraries import is_gpu_library, is_profiling_library
+from otel_gpuflame.capture.refusals import RetryAt
 from otel_gpuflame.capture.target import SETTLE_NS, Target, forked, looks
 from otel_gpuflame.capture.target_value import NOTHING_KNOWN, target_value
 from otel_gpuflame.errors import TargetError
@@ -263,6 +264,7 @@ class Targets:
 
     def _attach_libraries(self, target: Target, address_map: AddressMap, now_ns: int) -> None:
         mapped_ns, target.mapped_ns = target.mapped_ns, None
+        retries_ns: list[int] = []
         libraries = {m.file_identity: m for m in address_map.mappings if self._is_probed(m.path)}
         for mapping in libraries.values():
             # The mapped inode itself: a driver update replaces the file under running programs, and a path inside a
@@ -277,8 +279,11 @@ class Targets:
                 mapped_ns if is_gpu_library(mapping.path) else None,
             )
             os.close(fd)
-            if use is not None:
+            if isinstance(use, RetryAt):
+                retries_ns.append(use.time_ns)
+            elif use is not None:
                 target.libraries.add(use)
+        target.retry_ns = min(retries_ns, default=None)
 
     def _is_probed(self, path: str) -> bool:
         is_client = self._watches_cupti and is_profiling_library(path)

@@ -111,7 +111,7 @@ def record(options: RecordOptions, stopped: Callable[[], bool]) -> RecordResult:
             ledger=recorder.aggregator.ledger,
             report=live.report,
             libraries=tuple(library.path for library in live.attachments.libraries),
-            attach_errors=tuple(live.attachments.errors),
+            attach_errors=live.attachments.errors.texts(),
             late=tuple(live.attachments.late),
             exit_code=command.poll() if command else None,
             duration_ns=time.monotonic_ns() - started_ns,

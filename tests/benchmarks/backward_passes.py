@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from otel_gpuflame.capture.attached import LibraryUse
 from otel_gpuflame.capture.attachments import Attachments
 from otel_gpuflame.capture.bpf import kernel as kernel_module
 from otel_gpuflame.capture.bpf.kernel import CaptureKernel
@@ -52,7 +53,8 @@ class Subject:
         """Of one pass, over a block of them."""
         attachments = Attachments(self.kernel.uprobes, in_windows=False)
         try:
-            if attachments.attach(self._library, 0, str(self._library)) is None:
+            use = attachments.attach(self._library, 0, str(self._library))
+            if not isinstance(use, LibraryUse):
                 raise RuntimeError(f"cannot probe {self._library}")
             run(target, PASSES // 10)
             with program_statistics(self.kernel.object) as count:

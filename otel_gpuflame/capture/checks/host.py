@@ -17,6 +17,13 @@ from otel_gpuflame.capture.libraries import GpuLibrary, installed_libraries, rea
 from otel_gpuflame.symbolize.unwind.table import LIBRARY as UNWIND_LIBRARY
 
 
+def _library(path: Path) -> GpuLibrary | None:
+    try:
+        return read_library(path)
+    except OSError:
+        return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """This host, unless told otherwise.
@@ -50,5 +57,5 @@ class Host:
     load_injected_library: Callable[[], Path] = trials.load_injected_library
 
     installed_libraries: Callable[[Mapping[str, str]], list[Path]] = installed_libraries
-    read_library: Callable[[Path], GpuLibrary | None] = read_library
+    read_library: Callable[[Path], GpuLibrary | None] = _library
     mig_modes: Callable[[], list[bool] | None] = mig_modes

@@ -82,6 +82,7 @@ class Probing:
         """Decide anew how names are probed; nothing changes while a window is open."""
         if self._names is None or self._attachments.window_is_open:
             return
+        self._attachments.attach_missing()
         if self._names.has_new(self._targets.gpu_pids()):
             self._attachments.probe_always((ProbeGroup.NAME, ProbeGroup.ALIAS))
         self._attachments.probe_in_windows(self._names.too_dear(now_ns))

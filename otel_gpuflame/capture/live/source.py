@@ -307,6 +307,7 @@ class LiveCapture:
             *self._kernel.counters(),
             LossCount("record", "undecodable", undecodable + self._drain.malformed(_CALLS)),
             LossCount("library", "probed_late", self._attachments.late_count),
+            LossCount("library", "not_probed", self._attachments.errors.total),
             LossCount("process", "unreadable", self._targets.unreadable),
             LossCount("target", "table_full", self._targets.refused),
             *self._stacks.counters(),

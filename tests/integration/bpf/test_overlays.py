@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from otel_gpuflame.capture.attached import UNUSED_FOR_NS
+from otel_gpuflame.capture.attached import UNUSED_FOR_NS, LibraryUse
 from otel_gpuflame.capture.attachments import Attachments
 from otel_gpuflame.capture.bpf.kernel import CaptureKernel
 from otel_gpuflame.capture.real_files import is_on_overlay, shows_probe
@@ -121,15 +121,14 @@ def test_the_mount_of_a_container_that_is_gone_is_let_go(overlays: list[Path]) -
     kernel = CaptureKernel()
     attachments = Attachments(kernel.uprobes, in_windows=False)
     try:
-        uses = [attachments.attach(each / LIBRARY, 0) for each in overlays]
+        _, other = [attachments.attach(each / LIBRARY, 0) for each in overlays]
+        assert isinstance(other, LibraryUse)
         assert len(attachments.libraries) == 1
         assert not unmount([str(first)])
         now_ns = 2 * UNUSED_FOR_NS
-        attachments.used([use for use in uses[1:] if use is not None], now_ns)
-        (key,) = attachments.let_go_of_unused(now_ns)
-        assert attachments.attach(second / LIBRARY, now_ns) == uses[1]
-        assert uses[1] is not None
-        assert uses[1].key == key
+        attachments.used([other], now_ns)
+        assert attachments.let_go_of_unused(now_ns) == {other.key}
+        assert attachments.attach(second / LIBRARY, now_ns) == other
         assert attachments.let_go_of_unused(now_ns) == set()
         assert unmount([str(first)])
         with (second / LIBRARY).open("rb") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from itertools import chain
@@ -12,10 +13,13 @@ from typing import Any
 import pytest
 
 from otel_gpuflame.capture import attachments as attachments_module
+from otel_gpuflame.capture.attached import LibraryUse
 from otel_gpuflame.capture.attachments import Attachments, LateProbes
+from otel_gpuflame.capture.bpf.libbpf import LibbpfError
 from otel_gpuflame.capture.bpf.probes import ProbeGroup, Program
 from otel_gpuflame.capture.bpf.uprobes import ProbePoint
 from otel_gpuflame.capture.libraries import GpuLibrary
+from otel_gpuflame.capture.refusals import RetryAt
 
 NOW_NS = 5_000_000_000
 
@@ -109,7 +113,7 @@ def test_in_a_window_nodes_are_probed_before_launches(
     uses = [attachments.attach(path, NOW_NS, str(path), NOW_NS) for path in paths]
     assert attached == []
     attachments.open_window()
-    assert attached == [use.key for use in reversed(uses) if use is not None]
+    assert attached == [use.key for use in reversed(uses) if isinstance(use, LibraryUse)]
     assert [late.path for late in attachments.late] == paths[:1]
     attachments.close()
 
@@ -278,4 +282,136 @@ def test_a_library_is_known_by_its_inode(attachments: Attachments, tmp_path: Pat
     uses = [attachments.attach(each, NOW_NS) for each in (path, link, copy)]
     assert uses[0] == uses[1] != uses[2]
     assert len(attachments.libraries) == 2
+    attachments.close()
+
+
+class _Refusing(_Links):
+    """Whose kernel has no memory left, as long as `is_short`."""
+
+    is_short = True
+
+    def attach(
+        self, owner: object, path: Path, points: list[ProbePoint], *, in_window: bool = False
+    ) -> None:
+        if self.is_short:
+            raise LibbpfError(errno.ENOMEM, f"attach to {path}")
+        super().attach(owner, path, points, in_window=in_window)
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> _Refusing:
+    """Every file is a library with one probe that is always on."""
+    points = (ProbePoint(Program.CALL_ENTER, 16, 0, group=ProbeGroup.WAIT),)
+    monkeypatch.setattr(attachments_module, "read_library", lambda path: GpuLibrary(path, points))
+    return _Refusing()
+
+
+def attachments_of(links: Any) -> Attachments:
+    """Those that these links make, with windows."""
+    return Attachments(links, in_windows=True)
+
+
+def test_what_the_kernel_refused_is_tried_again(refusing: _Refusing, tmp_path: Path) -> None:
+    """After a second, and then twice as late each time; in between it is not asked."""
+    attachments = attachments_of(refusing)
+    path = tmp_path / "libcuda.so.1"
+    path.touch()
+    second_ns = 1_000_000_000
+    assert attachments.attach(path, NOW_NS) == RetryAt(NOW_NS + second_ns)
+    assert attachments.attach(path, NOW_NS + 1) == RetryAt(NOW_NS + second_ns)
+    assert attachments.errors.total == 1
+    assert attachments.attach(path, NOW_NS + second_ns) == RetryAt(NOW_NS + 3 * second_ns)
+    refusing.is_short = False
+    assert isinstance(attachments.attach(path, NOW_NS + 3 * second_ns), LibraryUse)
+    assert refusing.offsets() == [16]
+    attachments.close()
+
+
+def test_retries_never_stop_and_are_rare_in_the_end(refusing: _Refusing, tmp_path: Path) -> None:
+    """A day of refusals is 296 attempts, and one text."""
+    attachments = attachments_of(refusing)
+    path = tmp_path / "libcuda.so.1"
+    path.touch()
+    now_ns, attempts = 0, 0
+    while now_ns < 86_400_000_000_000:
+        again = attachments.attach(path, now_ns)
+        assert isinstance(again, RetryAt)
+        now_ns, attempts = again.time_ns, attempts + 1
+    assert attempts == 296
+    text = f"cannot probe {path}: Cannot allocate memory ({attempts} times)"
+    assert attachments.errors.texts() == (text,)
+    attachments.close()
+
+
+def test_a_file_that_cannot_be_opened_now_is_tried_again(
+    refusing: _Refusing, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With no descriptors left nothing is known of it."""
+    refusing.is_short = False
+    attachments = attachments_of(refusing)
+    path = tmp_path / "libcuda.so.1"
+    path.touch()
+
+    def no_descriptors(*_arguments: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as short:
+        short.setattr(attachments_module.os, "dup", no_descriptors)
+        assert attachments.attach(path, NOW_NS) == RetryAt(NOW_NS + 1_000_000_000)
+    assert isinstance(attachments.attach(path, NOW_NS + 1_000_000_000), LibraryUse)
+    attachments.close()
+
+
+def test_a_file_without_probe_points_may_be_replaced_by_one_with_some(
+    refusing: _Refusing, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An inode number that was of no library is one's now; the file itself is not read again."""
+    refusing.is_short = False
+    attachments = attachments_of(refusing)
+    path = tmp_path / "libcuda.so.1"
+    path.write_bytes(b"no library")
+    read: list[Path] = []
+    with monkeypatch.context() as empty:
+        empty.setattr(attachments_module, "read_library", read.append)
+        assert attachments.attach(path, NOW_NS) is None
+        assert attachments.attach(path, NOW_NS) is None
+    assert len(read) == 1
+    path.write_bytes(b"another, in the same inode")
+    assert isinstance(attachments.attach(path, NOW_NS), LibraryUse)
+    attachments.close()
+
+
+def test_what_is_said_of_libraries_that_fail_is_bounded(
+    refusing: _Refusing, tmp_path: Path
+) -> None:
+    """However many a program brings; how many were left out is said."""
+    attachments = attachments_of(refusing)
+    for number in range(100):
+        path = tmp_path / f"{number}"
+        path.touch()
+        attachments.attach(path, NOW_NS)
+    texts = attachments.errors.texts()
+    assert len(texts) == 65
+    assert texts[-1] == "and 36 more of other libraries"
+    assert attachments.errors.total == 100
+    attachments.close()
+
+
+def test_probes_that_could_not_come_back_are_tried_again(
+    refusing: _Refusing, tmp_path: Path
+) -> None:
+    """Those of waits, when there are fewer of them again and the kernel has no memory."""
+    refusing.is_short = False
+    attachments = attachments_of(refusing)
+    path = tmp_path / "libcuda.so.1"
+    path.touch()
+    attachments.attach(path, NOW_NS)
+    attachments.probe_in_windows({ProbeGroup.WAIT})
+    refusing.is_short = True
+    attachments.probe_always({ProbeGroup.WAIT})
+    assert refusing.offsets() == []
+    refusing.is_short = False
+    attachments.attach_missing()
+    attachments.attach_missing()
+    assert refusing.offsets() == [16]
     attachments.close()

@@ -81,8 +81,9 @@ def test_one_function_is_of_no_use_without_the_other(
 
 
 def test_files_that_are_no_libraries_are_refused(tmp_path: Path) -> None:
-    """Neither missing nor wrong files are errors."""
+    """A wrong file is none; what a missing one holds is not known."""
     wrong = tmp_path / "libtorch_cpu.so"
-    assert read_autograd_library(wrong) is None
+    with pytest.raises(FileNotFoundError):
+        read_autograd_library(wrong)
     wrong.write_bytes(os.urandom(4096))
     assert read_autograd_library(wrong) is None

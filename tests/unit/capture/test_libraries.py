@@ -145,9 +145,10 @@ def test_files_that_are_no_libraries_are_none(tmp_path: Path, content: bytes) ->
     assert read_library(path) is None
 
 
-def test_files_that_cannot_be_read_are_none(tmp_path: Path) -> None:
-    """Neither a missing file nor a directory raises."""
-    assert read_library(tmp_path / "libcuda.so.1") is None
+def test_files_that_cannot_be_read_are_not_taken_for_others(tmp_path: Path) -> None:
+    """What they hold is not known: they may be read another time. A directory holds nothing."""
+    with pytest.raises(FileNotFoundError):
+        read_library(tmp_path / "libcuda.so.1")
     assert read_library(tmp_path) is None
 
 

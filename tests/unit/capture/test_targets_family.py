@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from otel_gpuflame.capture.attached import FileKey, LibraryUse
+from otel_gpuflame.capture.refusals import RetryAt
 from otel_gpuflame.capture.targets import Targets
 from otel_gpuflame.errors import TargetError
 
@@ -59,13 +61,13 @@ def family(tmp_path: Path) -> Family:
     return family
 
 
-def targets_of(family: Family) -> Targets:
-    """Targets whose kernel is the family's."""
+def targets_of(family: Family, attach: Callable[..., object] = lambda *_: None) -> Targets:
+    """Targets whose kernel is the family's; every library is watched."""
     bpf_map = SimpleNamespace(set=family.set)
     kernel: Any = SimpleNamespace(
         targets=bpf_map, costs=bpf_map, report=SimpleNamespace(missing={})
     )
-    attachments: Any = SimpleNamespace(attach=lambda *_: None, wants=lambda _path: False)
+    attachments: Any = SimpleNamespace(attach=attach, wants=lambda _path: True)
     return Targets(kernel, attachments, proc=family.proc)
 
 
@@ -118,6 +120,26 @@ def test_processes_without_room_are_counted(
     targets.add_tree(ROOT, 0)
     assert targets.refused == 2
     assert caplog.text.count("is not captured") == 1
+
+
+def test_a_library_that_was_refused_is_given_again(family: Family) -> None:
+    """When it is time, also where the process has not changed for long."""
+    library = family.proc / str(ROOT) / "root" / "libcuda.so.1"
+    library.parent.mkdir()
+    library.touch()
+    mapping = f"1000-2000 r-xp 00000000 08:01 {library.stat().st_ino} /libcuda.so.1\n"
+    (family.proc / str(ROOT) / "maps").write_text(mapping)
+    hour_ns = 3_600_000_000_000
+    use = LibraryUse(FileKey(1, 2), 1)
+    answers: list[object] = [use, RetryAt(3 * hour_ns), *2 * [RetryAt(2 * hour_ns)]]
+    targets = targets_of(family, lambda *_: answers.pop())
+    targets.add(ROOT, 0)
+    for now_ns, left in ((0, 3), (hour_ns, 2), (2 * hour_ns, 1), (2 * hour_ns + 1, 1)):
+        targets.look(now_ns)
+        assert len(answers) == left
+    assert targets.gpu_pids() == []
+    targets.look(3 * hour_ns)
+    assert targets.gpu_pids() == [ROOT]
 
 
 def test_processes_that_we_may_not_look_into_are_counted_once(
