@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import ssl
 import time
 
 import requests
@@ -24,6 +25,8 @@ _TLS_HINT = (
     "a receiver without TLS needs http:// in the endpoint; the file with the authority to trust is "
     "given as OTEL_EXPORTER_OTLP_CERTIFICATE"
 )
+_NO_TLS = "WRONG_VERSION_NUMBER"
+"""What OpenSSL makes of an answer in plain text: letters, where the version of TLS should be."""
 _CONNECTION_HINT = (
     "check that an OTLP/HTTP receiver listens there; for gRPC, which usually is on port 4317, set "
     "OTEL_EXPORTER_OTLP_PROTOCOL=grpc"
@@ -53,7 +56,8 @@ class HttpTransport:
         try:
             return result_of(self._post(request.SerializeToString(), timeout_s), self._endpoint)
         except requests.exceptions.SSLError as error:
-            return self._failure(Outcome.REJECTED, f"TLS: {_reason(error)} ({_TLS_HINT})")
+            outcome = Outcome.REJECTED if _is_for_good(error) else Outcome.RETRYABLE
+            return self._failure(outcome, f"TLS: {_reason(error)} ({_TLS_HINT})")
         except requests.exceptions.Timeout:
             message = (
                 f"no answer within {timeout_s:.3g} s "
@@ -113,12 +117,28 @@ def _keep_headers(request: requests.PreparedRequest) -> requests.PreparedRequest
     return request
 
 
+def _is_for_good(error: requests.exceptions.SSLError) -> bool:
+    """Whether TLS fails until settings change: an authority that is not trusted, or a receiver without TLS.
+
+    Anything else passes: a load balancer that restarts hangs up in the middle of a handshake.
+    """
+    cause = _cause(error)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return True
+    return isinstance(cause, ssl.SSLError) and cause.reason == _NO_TLS
+
+
 def _reason(error: Exception) -> str:
-    """The innermost cause: what wraps it repeats the URL and the names of internal objects."""
+    cause = _cause(error)
+    return printable(str(cause) or type(cause).__name__)
+
+
+def _cause(error: Exception) -> BaseException:
+    """The innermost: what wraps it repeats the URL and the names of internal objects."""
     cause: BaseException = error
     while (inner := _inner(cause)) is not None:
         cause = inner
-    return printable(str(cause) or type(cause).__name__)
+    return cause
 
 
 def _inner(error: BaseException) -> BaseException | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -44,9 +45,12 @@ class Answer:
 
 @contextmanager
 def http_receiver(
-    *answers: Answer, tls: SSLContext | None = None
+    *answers: Answer, tls: SSLContext | None = None, hang_ups: int = 0
 ) -> Iterator[tuple[str, Received]]:
-    """An HTTP server giving `answers` in turn, the last one again and again; yields host:port."""
+    """An HTTP server giving `answers` in turn, the last one again and again; yields host:port.
+
+    The first `hang_ups` connections are closed as soon as something has come, in the middle of the handshake.
+    """
     received = Received()
 
     class Handler(BaseHTTPRequestHandler):
@@ -71,10 +75,26 @@ def http_receiver(
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    class Server(ThreadingHTTPServer):
+        left = hang_ups
+
+        def verify_request(self, request: Any, _address: Any) -> bool:
+            if not self.left:
+                return True
+            self.left -= 1
+            # Below TLS. What is left unread would reset the connection.
+            socket.socket.recv(request, 65_536)
+            return False
+
+        def handle_error(self, *_: Any) -> None:
+            pass
+
+    server = Server(("127.0.0.1", 0), Handler)
     if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
+        # Hands are shaken by the thread of the connection, at its first read.
+        server.socket = tls.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:

@@ -230,6 +230,46 @@ def test_https_to_a_plain_receiver_is_explained(request_: ExportProfilesServiceR
     assert "needs http://" in result.message
 
 
+def test_a_handshake_that_is_cut_off_is_tried_again(
+    request_: ExportProfilesServiceRequest, authority: Authority
+) -> None:
+    """A load balancer that restarts closes its connections in order; OTLP has such a request sent once more."""
+    with http_receiver(Answer(), tls=authority.server_context(), hang_ups=1) as (host, received):
+        result = export(request_, options(host, scheme="https", certificate_file=str(authority.ca)))
+
+    assert (result.outcome, result.attempts) == (Outcome.ACCEPTED, 2)
+    assert received.requests == [request_]
+
+
+@pytest.mark.usefixtures("one_attempt")
+@pytest.mark.parametrize(
+    ("spoken", "reason"),
+    [(b"", "EOF"), (b"\x15\x03\x03\x00\x02\x02\x50", "internal error")],
+    ids=["end", "alert"],
+)
+def test_trouble_of_a_tls_server_is_retryable(
+    spoken: bytes, reason: str, request_: ExportProfilesServiceRequest
+) -> None:
+    """What the server may get over by itself costs no profile; the message names the cause."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(100_000)
+                connection.sendall(spoken)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        host = f"127.0.0.1:{listener.getsockname()[1]}"
+        result = export(request_, options(host, scheme="https"))
+        thread.join()
+
+    assert result.outcome is Outcome.RETRYABLE
+    assert host in result.message
+    assert reason in result.message
+
+
 def test_client_certificate_is_presented(
     request_: ExportProfilesServiceRequest, authority: Authority
 ) -> None:
