@@ -65,13 +65,18 @@ class Delivery:
         exporter: Exporter,
         *,
         encode: Encode = encode_requests,
+        encode_whole: Encode | None = None,
         max_bytes: int = MAX_BYTES,
         clock: Callable[[], float] = time.monotonic,
         wait: Wait = threading.Condition.wait,
     ) -> None:
-        """`clock` gives seconds that never go back."""
+        """`encode_whole` gets each bundle first, where that is not `encode`, which then gets only parts.
+
+        `clock` gives seconds that never go back.
+        """
         self._exporter = exporter
         self._encode = encode
+        self._encode_whole = encode_whole or encode
         self._max_bytes = max_bytes
         self._clock = clock
         self._wait_on = wait
@@ -113,7 +118,9 @@ class Delivery:
         """Queue a bundle. Neither blocks nor logs: it is called by the thread that captures."""
         with self._changed:
             self._number += 1
-            shipment = Shipment(bundle, self._number, self._clock(), self._encode)
+            shipment = Shipment(
+                bundle, self._number, self._clock(), self._encode, self._encode_whole
+            )
             if not shipment.profiles:
                 return
             self._counts["put"] += shipment.profiles

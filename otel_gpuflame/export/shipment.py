@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
-from otel_gpuflame.encode.otlp import EncodedRequest, encode_requests
+from otel_gpuflame.encode.otlp import EncodedRequest
 from otel_gpuflame.encode.otlp_request import Part
 from otel_gpuflame.profile.model import Bundle, Profile, ValueType
 
@@ -37,9 +37,12 @@ class Shipment:
     """
 
     def __init__(
-        self, bundle: Bundle, number: int, since_s: float, encode: Encode = encode_requests
+        self, bundle: Bundle, number: int, since_s: float, encode: Encode, encode_whole: Encode
     ) -> None:
-        """`number` is the place in the order of arrival, `since_s` the time of arrival in seconds."""
+        """`number` is the place in the order of arrival, `since_s` the time of arrival in seconds.
+
+        `encode_whole` gets the bundle, once; `encode` gets parts of it, where it must be divided.
+        """
         self.number = number
         self.since_s = since_s
         self.failures = 0
@@ -54,6 +57,7 @@ class Shipment:
         """Whether any request was."""
         self._bundle = bundle
         self._encode = encode
+        self._encode_whole = encode_whole
         self._is_encoded = False
         self._types = [p.sample_type for p in bundle.profiles if len(p.value)]
         self._fates: dict[ValueType, str] = {}
@@ -72,7 +76,7 @@ class Shipment:
         self._is_encoded = True
         messages: list[str] = []
         try:
-            self.requests.extend(self._encoded(self._bundle, messages))
+            self.requests.extend(self._encoded(self._encode_whole, self._bundle, messages))
         except Exception:
             for profile in self._bundle.profiles:
                 self.requests.extend(self._encoded_alone(self._bundle, profile, messages))
@@ -105,9 +109,9 @@ class Shipment:
         fates |= self._fates
         return Counter(fates.get(sample_type, EXPORTED) for sample_type in self._types)
 
-    def _encoded(self, bundle: Bundle, messages: list[str]) -> list[EncodedRequest]:
+    def _encoded(self, encode: Encode, bundle: Bundle, messages: list[str]) -> list[EncodedRequest]:
         dropped: Counter[str] = Counter()
-        encoded = self._encode([bundle], dropped=dropped)
+        encoded = encode([bundle], dropped=dropped)
         for name, value in dropped.items():
             messages.append(f"a stack is too large for any request: {value} of {name} are dropped")
         sent = {sample_type for each in encoded for sample_type in _types(each)}
@@ -120,7 +124,8 @@ class Shipment:
         self, bundle: Bundle, profile: Profile, messages: list[str]
     ) -> list[EncodedRequest]:
         try:
-            return self._encoded(replace(bundle, profiles=(profile,)), messages)
+            alone = replace(bundle, profiles=(profile,))
+            return self._encoded(self._encode, alone, messages)
         except Exception as error:
             # Whatever it is: an unforeseen profile must not end the thread that exports all others.
             self._fates[profile.sample_type] = NOT_ENCODABLE

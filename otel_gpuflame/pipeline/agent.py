@@ -95,7 +95,11 @@ class Agent:
         self._finding_log = self._start_finding_log()
         note = self._finding_log.note if self._finding_log else None
         self._encode = EncodingProcess(note)
-        self.delivery = Delivery(open_exporter(options.destination), encode=self._encode)
+        self.delivery = Delivery(
+            open_exporter(options.destination),
+            encode=self._encode,
+            encode_whole=self._encode.with_findings,
+        )
         self._devices: tuple[DeviceState, ...] = ()
         self._faults = DeviceFaults()
         self._device_errors: tuple[DeviceErrorCount, ...] = ()

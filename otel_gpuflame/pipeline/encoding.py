@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from typing import NamedTuple
 
 from otel_gpuflame.encode.otlp import EncodedRequest, encode_requests
 from otel_gpuflame.findings.find import find
@@ -29,11 +30,21 @@ _NICENESS = 5
 windows waited for minutes on a full machine (docs/decisions/0010-encoding-process.md)."""
 
 
+class _Answer(NamedTuple):
+    """Of the other process: requests or why there are none; findings, and why there may be none."""
+
+    encoded: list[EncodedRequest]
+    dropped: Counter[str]
+    error: Exception | None
+    findings: list[Finding]
+    findings_fault: str
+
+
 class EncodingProcess:
     """Callable like `encode_requests`. Started at the first call; a process that dies is replaced at the next one."""
 
     def __init__(self, note_findings: Callable[[Sequence[Finding]], None] | None = None) -> None:
-        """`note_findings` gets what rules find in the bundles of a call; without it they are not asked."""
+        """`note_findings` gets what rules find in windows; without it they are not asked."""
         self._pool = _new_pool()
         self._note_findings = note_findings
 
@@ -43,10 +54,26 @@ class EncodingProcess:
         Raises:
             EncodeError: as `encode_requests`.
         """
+        return self._encoded(bundles, dropped, has_findings=False)
+
+    def with_findings(
+        self, bundles: Sequence[Bundle], *, dropped: Counter[str]
+    ) -> list[EncodedRequest]:
+        """The same, and rules are asked: for whole bundles only, since in parts they find what is not true.
+
+        Findings are those of the other process: a window that it dies of has none. Whatever goes wrong with them is
+        logged, and costs no profile.
+
+        Raises:
+            EncodeError: as `encode_requests`; what was found is noted all the same.
+        """
+        return self._encoded(bundles, dropped, has_findings=self._note_findings is not None)
+
+    def _encoded(
+        self, bundles: Sequence[Bundle], dropped: Counter[str], *, has_findings: bool
+    ) -> list[EncodedRequest]:
         try:
-            has_findings = self._note_findings is not None
-            future = self._pool.submit(_encode, tuple(bundles), has_findings=has_findings)
-            encoded, lost, findings = future.result()
+            answer = self._pool.submit(_answer, tuple(bundles), has_findings=has_findings).result()
         except (BrokenProcessPool, RuntimeError) as error:
             logger.warning(
                 "the encoding process is gone (%s): encoding here, and starting another", error
@@ -54,10 +81,21 @@ class EncodingProcess:
             self._pool.shutdown(wait=False)
             self._pool = _new_pool()
             return encode_requests(bundles, dropped=dropped)
-        dropped.update(lost)
-        if self._note_findings is not None:
-            self._note_findings(findings)
-        return encoded
+        self._note(answer)
+        if answer.error is not None:
+            raise answer.error
+        dropped.update(answer.dropped)
+        return answer.encoded
+
+    def _note(self, answer: _Answer) -> None:
+        fault = answer.findings_fault
+        try:
+            if self._note_findings is not None and answer.findings:
+                self._note_findings(answer.findings)
+        except Exception as error:
+            fault = _named(error)
+        if fault:
+            logger.warning("findings of a window are lost, its profiles are not: %s", fault)
 
     def close(self) -> None:
         """End the process."""
@@ -78,9 +116,25 @@ def _prepare() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _encode(
-    bundles: tuple[Bundle, ...], *, has_findings: bool
-) -> tuple[list[EncodedRequest], Counter[str], list[Finding]]:
+def _answer(bundles: tuple[Bundle, ...], *, has_findings: bool) -> _Answer:
+    """Errors are part of it: with profiles that cannot be encoded, findings would be lost."""
     dropped: Counter[str] = Counter()
-    findings = find(bundles) if has_findings else []
-    return encode_requests(bundles, dropped=dropped), dropped, findings
+    findings, fault = _found(bundles) if has_findings else ([], "")
+    try:
+        encoded = encode_requests(bundles, dropped=dropped)
+    except Exception as error:
+        return _Answer([], dropped, error, findings, fault)
+    return _Answer(encoded, dropped, None, findings, fault)
+
+
+def _found(bundles: tuple[Bundle, ...]) -> tuple[list[Finding], str]:
+    """What rules find, and why nothing can be said."""
+    try:
+        return find(bundles), ""
+    except Exception as error:
+        # Whatever it is: an unforeseen window must not cost its profiles.
+        return [], _named(error)
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
