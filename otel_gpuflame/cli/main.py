@@ -41,7 +41,8 @@ class _Group(click.Group):
 @click.group(
     cls=_Group,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 this host cannot do it; `record` ends as its command did.",
+    epilog="Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 this host cannot do it; `record` ends as its command did, "
+    "or with 1 if only its file has failed.",
 )
 @click.version_option(__version__, prog_name="otel-gpuflame")
 @click.option("-v", "--verbose", count=True, help="More messages on standard error; twice for all.")

@@ -140,7 +140,8 @@ def record(
 
     A command and all its descendants are followed from their first instruction. Needs root (or CAP_BPF, CAP_PERFMON,
     CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH, CAP_CHECKPOINT_RESTORE). Tables go to standard error; standard output is
-    the command's.
+    the command's. Ends as the command did, or with 1 if that was fine but the file is not the whole recording: the disk
+    is full, a pipe is closed.
     """
     if bool(command) == (pid is not None):
         raise click.UsageError("give either a command after `--`, or --pid")
@@ -171,8 +172,8 @@ def record(
         print_devices(console, result.devices, limit)
         print_faults(console, result.faults)
     _print_outcome(console, result, output)
-    if result.exit_code:
-        sys.exit(result.exit_code)
+    if result.exit_code or result.output_error:
+        sys.exit(result.exit_code or 1)
 
 
 def _attributes(command: tuple[str, ...], pid: int | None) -> tuple[tuple[str, str], ...]:
@@ -200,12 +201,19 @@ def _print_outcome(console: Console, result: RecordResult, output: Path | None) 
     if not any(account.kind in CALL_KINDS for account in result.ledger.accounts()):
         say(console, _why_nothing(result), "yellow")
     if output is not None:
-        size = human(result.output_bytes, "bytes")
-        say(
-            console,
-            f"{output}: {size}. Look at it: "
-            f"otel-gpuflame replay {shlex.quote(str(output))} --html out.html",
-        )
+        _print_file(console, result, output)
+
+
+def _print_file(console: Console, result: RecordResult, output: Path) -> None:
+    size = human(result.output_bytes, "bytes")
+    if result.output_error:
+        say(console, f"{output}: {size}, not the whole recording: {result.output_error}", "yellow")
+    # What went through a pipe is elsewhere now.
+    elif output.is_file():
+        command = f"otel-gpuflame replay {shlex.quote(str(output))} --html out.html"
+        say(console, f"{output}: {size}. Look at it: {command}")
+    else:
+        say(console, f"{output}: {size}.")
 
 
 def _why_nothing(result: RecordResult) -> str:

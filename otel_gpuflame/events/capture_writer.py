@@ -74,8 +74,19 @@ class CaptureWriter:
         self._preamble: list[tuple[Kind, bytes]] = []
         self._segment = _Segment()
         self._state = "open"
+        self._written_bytes = 0
         header, self._crc32 = fmt.seal_header(_header(created))
         self._put(header)
+
+    @property
+    def written_bytes(self) -> int:
+        """What the sink has taken so far."""
+        return self._written_bytes
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes events: it is neither closed nor failed."""
+        return self._state == "open"
 
     def write(self, event: Event) -> None:
         """Take one event; it is in the file after the next flush. Arrays are copied and may be
@@ -122,7 +133,7 @@ class CaptureWriter:
         """Flush and write the end block. Does nothing when closed already, or failed: such a file
         has no end block.
         """
-        if self._state != "open":
+        if not self.is_open:
             return
         self.flush()
         self._state = "failed"
@@ -213,10 +224,11 @@ class CaptureWriter:
             written_bytes = self._sink.write(view)
             if not written_bytes:
                 raise CaptureFileError("the sink takes no bytes: record into a blocking file")
+            self._written_bytes += written_bytes
             view = view[written_bytes:]
 
     def _require_open(self) -> None:
-        if self._state != "open":
+        if not self.is_open:
             raise CaptureFileError(
                 f"the capture writer is {self._state}: open a new one to record further events"
             )

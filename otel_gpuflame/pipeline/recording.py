@@ -19,9 +19,9 @@ from otel_gpuflame.capture.device_counters import DeviceCounters
 from otel_gpuflame.capture.libraries import installed_libraries
 from otel_gpuflame.capture.live import LiveCapture, LiveOptions
 from otel_gpuflame.errors import SourceUnavailable, TargetError
-from otel_gpuflame.events.capture_writer import CaptureWriter
 from otel_gpuflame.events.records import Event
 from otel_gpuflame.pipeline.correlating import CorrelatingAggregator
+from otel_gpuflame.pipeline.event_file import EventFile
 from otel_gpuflame.pipeline.output_file import open_output
 from otel_gpuflame.profile.aggregate import AggregateOptions
 from otel_gpuflame.profile.device_faults import DeviceFault
@@ -76,6 +76,8 @@ class RecordResult:
     exit_code: int | None
     duration_ns: int
     output_bytes: int = 0
+    output_error: str | None = None
+    """Why not everything is in the file."""
     devices: tuple[DeviceUse, ...] = ()
     faults: tuple[DeviceFault, ...] = ()
 
@@ -83,7 +85,8 @@ class RecordResult:
 def record(options: RecordOptions, stopped: Callable[[], bool]) -> RecordResult:
     """Record until the target ends, the duration is over, or `stopped()` says so.
 
-    Raises SourceUnavailable when the host cannot capture, TargetError when the target cannot be started or found.
+    Raises SourceUnavailable when the host cannot capture, TargetError when the target cannot be started or found. That
+    a file takes no more is part of the result.
     """
     with contextlib.ExitStack() as stack:
         environment, has_gpu = _environment(options)
@@ -115,17 +118,21 @@ def record(options: RecordOptions, stopped: Callable[[], bool]) -> RecordResult:
             late=tuple(live.attachments.late),
             exit_code=command.poll() if command else None,
             duration_ns=time.monotonic_ns() - started_ns,
-            output_bytes=sink.tell() if sink else 0,
+            output_bytes=recorder.file.written_bytes if recorder.file else 0,
+            output_error=recorder.file.error if recorder.file else None,
             devices=recorder.aggregator.devices,
             faults=recorder.aggregator.faults,
         )
 
 
 class Recorder:
-    """Every event goes to the file and into the summary, which keeps no stack for longer than a window."""
+    """Every event goes to the file and into the summary, which keeps no stack for longer than a window.
+
+    The summary goes on where the file has to end.
+    """
 
     def __init__(self, sink: BinaryIO | None, attributes: Mapping[str, str]) -> None:
-        self._writer = CaptureWriter(sink, created=attributes) if sink else None
+        self.file = EventFile(sink, attributes) if sink else None
         options = AggregateOptions(window_ns=_SUMMED_NS, span_link=None)
         self.aggregator = CorrelatingAggregator(options)
         self.digest = Digest()
@@ -133,14 +140,14 @@ class Recorder:
     def take(self, events: Iterable[Event]) -> None:
         """Events in order."""
         for event in events:
-            if self._writer is not None:
-                self._writer.write(event)
+            if self.file is not None:
+                self.file.write(event)
             self.digest.add(self.aggregator.feed(event))
 
     def close(self) -> None:
         """Nothing more comes."""
-        if self._writer is not None:
-            self._writer.close()
+        if self.file is not None:
+            self.file.close()
         self.digest.add(self.aggregator.finish())
 
 
