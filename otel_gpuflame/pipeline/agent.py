@@ -232,7 +232,7 @@ class Agent:
         pids = set(live.targets.pids())
         self._devices = device_states(
             counters.latest(),
-            lambda pid: live.targets.service_name(pid) if pid in pids else None,
+            lambda pid: self.status.label(live.targets.service_name(pid)) if pid in pids else None,
         )
         self._device_errors = error_counts(self._faults.faults())
         services = {pid: live.targets.service_name(pid) for pid in state.costs}

@@ -27,7 +27,10 @@ _FIELDS: Final = (
 def device_states(
     devices: Iterable[DeviceReadings], service_of: Callable[[int], str | None]
 ) -> tuple[DeviceState, ...]:
-    """For metrics; `service_of` knows the service of a target's pid, None for processes that are none."""
+    """For metrics; `service_of` knows what they call the service of a target's pid, None for processes that are none.
+
+    Of names there must be few in the agent's life: each is kept for good.
+    """
     return tuple(_state(device, service_of) for device in devices)
 
 

@@ -67,6 +67,7 @@ class AgentStatus:
         self._ledger = Ledger()
         self._earlier: Counter[EventKey] = Counter()
         self._earlier_remarks: Counter[str] = Counter()
+        self._named: set[str] = set()
         self._services: dict[str, _Service] = {}
         self._overflowed = 0
         self._due_ns = 0
@@ -85,15 +86,24 @@ class AgentStatus:
 
     def add(self, bundle: Bundle) -> None:
         """Count what a bundle holds."""
-        name = str(dict(bundle.resource).get("service.name", "unknown_service"))
-        service = self._services.get(name)
-        if service is None and len(self._services) >= MAX_SERVICES:
+        own_name = str(dict(bundle.resource).get("service.name", "unknown_service"))
+        name = self.label(own_name)
+        if name != own_name:
             self._overflowed += sum(1 for profile in bundle.profiles if len(profile.value))
-            name = OTHER_SERVICES
         service = self._services.setdefault(name, _Service())
         is_estimated = bundle.scope == ESTIMATED_SCOPE
         for profile in bundle.profiles:
             service.totals[profile.sample_type.type, is_estimated] += profile.total
+
+    def label(self, service: str) -> str:
+        """What metrics that are kept for good call a service: its name, as long as there is room for one more.
+
+        The SDK never lets go of a combination of attributes, and hosts of short jobs have new names every day.
+        """
+        if service not in self._named and len(self._named) >= MAX_SERVICES:
+            return OTHER_SERVICES
+        self._named.add(service)
+        return service
 
     def is_due(self, now_ns: int) -> bool:
         """Whether it is time to publish, once a second; asking makes it the next second's turn."""

@@ -83,13 +83,16 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     exporter: Hanging | Accepting,
     telemetry: SelfTelemetryOptions | None = None,
+    *,
     findings: OtlpOptions | None = None,
     waits: int = 1,
+    services: dict[int, str] | None = None,
 ) -> Agent:
-    """An agent over a fake capture with waits of 2 s in all, which has run to its end."""
+    """An agent over a fake capture with waits of 2 s in all, which has run to its end; `services` by pid."""
     control = AgentControl()
     live = StoppingLive([usual()[1:], [counters(wait={"seen": 2, "sent": 1})]])
     live.control, live.goes_on = control, exporter.entered
+    live.services = services or live.services
     live.last = [wait(1, 2_000_000_000 // waits) for _ in range(waits)]
 
     def open_live(_options: LiveOptions, *, counters: DeviceCounters) -> StoppingLive:

@@ -101,6 +101,22 @@ def test_services_beyond_the_limit_are_one() -> None:
     assert snapshot.overflowed_profiles == 100
 
 
+def test_a_service_has_one_name_in_all_metrics() -> None:
+    """Whoever asks first: what has its own name here has no part in what others share, and the other way round."""
+    status = AgentStatus()
+    names = [status.label(f"s{number}") for number in range(MAX_SERVICES)]
+    status.add(of_service("late", wait=3))
+    status.add(of_service("s7", wait=4))
+
+    assert names == [f"s{number}" for number in range(MAX_SERVICES)]
+    assert status.label("late") == OTHER_SERVICES
+    assert published(status).services == (
+        ServiceTotals(service=OTHER_SERVICES, wait_ns=3),
+        ServiceTotals(service="s7", wait_ns=4),
+    )
+    assert published(status).overflowed_profiles == 1
+
+
 def test_a_target_without_a_name_is_counted() -> None:
     """It has the name that OpenTelemetry gives to what has none."""
     status = AgentStatus()
