@@ -29,6 +29,9 @@ _BATCH_SPANS: Final = 512
 _ID_KEYS: Final = frozenset({"traceId", "spanId", "parentSpanId"})
 """OTLP has ids in hexadecimal where the JSON of protobuf has base64."""
 _ID_BYTES: Final = frozenset({0, 8, 16})
+_KINDS: Final = {kind.value + 1: kind for kind in SpanKind}
+"""By their numbers in OTLP, where 0 is unspecified; the SDK counts from 0."""
+_CODES: Final = {code.value: code for code in StatusCode}
 
 
 def read_traces(path: Path) -> list[ReadableSpan]:
@@ -93,7 +96,13 @@ def _request(line: str, where: str) -> ExportTraceServiceRequest:
         return json_format.ParseDict(
             request, ExportTraceServiceRequest(), ignore_unknown_fields=True
         )
-    except (ValueError, RecursionError, json_format.ParseError) as error:
+    except (
+        ValueError,
+        OverflowError,  # Infinity, as a kind.
+        SystemError,  # Half of a surrogate pair, where an object should be (protobuf 7.36).
+        RecursionError,
+        json_format.ParseError,
+    ) as error:
         raise TracesFileError(f"{where}: not OTLP JSON: {error}") from error
 
 
@@ -137,10 +146,10 @@ def _readable(span: SpanMessage, resource: Resource, scope: InstrumentationScope
             )
             for each in span.links
         ],
-        # Unspecified is internal, by the specification; the SDK counts from there.
-        kind=SpanKind(max(span.kind - 1, 0)),
+        # Unspecified is internal, by the specification. So is what the SDK has no name for, as a newer producer may.
+        kind=_KINDS.get(span.kind, SpanKind.INTERNAL),
         instrumentation_scope=scope,
-        status=Status(StatusCode(span.status.code), span.status.message or None),
+        status=Status(_CODES.get(span.status.code, StatusCode.UNSET), span.status.message or None),
         start_time=span.start_time_unix_nano,
         end_time=span.end_time_unix_nano,
     )

@@ -26,6 +26,7 @@ BATCH_TRACE, MEMBER_TRACE, OTHER_TRACE = (bytes([number] * 16) for number in (0x
 MINUTE_NS = 60_000_000_000
 ADDED = ["gpu.wait_ns", "gpu.request.wait_ns", "gpu.coverage"]
 """What a span gets that the recording links to. It has no times of executions."""
+WITH_SPAN = '{"resourceSpans": [{"scopeSpans": [{"spans": [{%s}]}]}]}'
 FLAGS = 0x100
 """Whether the parent is remote is known. The SDK sends no other flag."""
 
@@ -213,6 +214,25 @@ def test_a_receiver_that_takes_no_traces_is_an_error(sink: OtlpSink, traces: Pat
     assert "error: traces: " in result.output
 
 
+def test_kinds_and_codes_that_are_not_known_are_sent_as_unspecified_ones(
+    sink: OtlpSink, traces: Path, linked: tuple[bytes, bytes, int]
+) -> None:
+    """Enumerations of protobuf are open: a newer producer may have a sixth kind, and a fourth code."""
+    lines = [json.loads(line) for line in traces.read_text().splitlines() if line]
+    span = lines[0]["resourceSpans"][0]["scopeSpans"][0]["spans"][0]
+    span["kind"], span["status"] = 9, {"code": 7}
+    traces.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    arguments = ("--endpoint", sink.http_endpoint, "--protocol", "http/protobuf")
+    result = run("--traces", traces, *arguments)
+
+    assert result.exit_code == 0, result.output
+    assert "3 of 3 spans sent" in result.output
+    sent = spans_of(sink)[linked[0] + linked[1]][2]
+    assert sent.kind == Span.SPAN_KIND_INTERNAL
+    assert sent.status.code == 0
+
+
 def test_a_file_without_a_trace_of_the_capture_says_so(sink: OtlpSink, tmp_path: Path) -> None:
     """Nothing is sent of traces that no profile links to."""
     path = tmp_path / "traces.json"
@@ -236,6 +256,8 @@ def test_a_file_without_a_trace_of_the_capture_says_so(sink: OtlpSink, tmp_path:
         ('{"resourceSpans": [{"scopeSpans": [{"spans": [{"spanId": "abcd"}]}]}]}', "is no id"),
         ('{"resourceSpans": [{"scopeSpans": [{"spans": [{"spanId": 7}]}]}]}', "is no id"),
         ('{"a": ' * 5000 + "1" + "}" * 5000, "not OTLP JSON"),
+        (WITH_SPAN % '"kind": Infinity', "traces.json:1: not OTLP JSON"),
+        (WITH_SPAN % r'"status": "\ud800"', "traces.json:1: not OTLP JSON"),
         ("\udcff", "cannot read"),
     ],
 )
