@@ -207,9 +207,11 @@ class Agent:
                     self._deliver(aggregator.feed(event))
                 self._note(live, counters, aggregator)
             for event in live.finish():
+                self._faults.feed(event)
                 self._deliver(aggregator.feed(event))
             self._deliver(aggregator.finish())
             aggregator.keep_books()
+            self._device_errors = error_counts(self._faults.faults())
             self.status.publish()
 
     def _deliver(self, bundles: Iterable[Bundle]) -> None:

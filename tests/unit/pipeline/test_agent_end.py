@@ -87,13 +87,17 @@ def run(
     findings: OtlpOptions | None = None,
     waits: int = 1,
     services: dict[int, str] | None = None,
+    last: Sequence[Event] = (),
 ) -> Agent:
-    """An agent over a fake capture with waits of 2 s in all, which has run to its end; `services` by pid."""
+    """An agent over a fake capture with waits of 2 s in all, which has run to its end.
+
+    `services` by pid; `last`: what capture says when it ends, besides.
+    """
     control = AgentControl()
     live = StoppingLive([usual()[1:], [counters(wait={"seen": 2, "sent": 1})]])
     live.control, live.goes_on = control, exporter.entered
     live.services = services or live.services
-    live.last = [wait(1, 2_000_000_000 // waits) for _ in range(waits)]
+    live.last = [*(wait(1, 2_000_000_000 // waits) for _ in range(waits)), *last]
 
     def open_live(_options: LiveOptions, *, counters: DeviceCounters) -> StoppingLive:
         assert counters.take() == []
