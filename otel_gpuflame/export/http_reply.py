@@ -85,7 +85,7 @@ def _success(reply: HttpReply, endpoint: str) -> ExportResult:
         else:
             kind = printable(reply.content_type)
             return _rejected(f"{message} with {kind}, which is no OTLP reply; {_NOT_OTLP}")
-    except (DecodeError, json_format.ParseError, ValueError):
+    except (DecodeError, json_format.ParseError, ValueError, RecursionError):
         return _rejected(f"{message} with a body that is no OTLP reply; {_NOT_OTLP}")
     return accepted(response)
 
@@ -114,7 +114,7 @@ def _error_text(reply: HttpReply) -> str:
 def _json_message(text: str) -> str:
     try:
         status = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     message = status.get("message") if isinstance(status, dict) else None
     return message if isinstance(message, str) else text
@@ -126,7 +126,7 @@ def _retry_after_s(text: str) -> float | None:
         return float(text)
     try:
         when = parsedate_to_datetime(text)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     if when.tzinfo is None:
         when = when.replace(tzinfo=timezone.utc)

@@ -342,6 +342,7 @@ def test_partial_success_in_json() -> None:
         (b"{", "application/json"),
         (b"\xff", "application/json"),
         (b"[]", "application/json"),
+        (b"[" * 60_000, "application/json"),
         (None, PROTOBUF),
     ],
 )
@@ -378,6 +379,7 @@ def test_status_decides_about_retries(status: int, outcome: Outcome) -> None:
         (b'{"code":3,"message":"bad index"}', "application/json", "bad index"),
         (b'["odd"]', "application/json", '["odd"]'),
         (b"not json", "application/json", "not json"),
+        (b"[" * 60_000, "application/json", "[" * 300 + "…"),
         (b"bad\nindex", "text/plain", "bad index"),
         (b"x" * 400, "text/plain", "x" * 300 + "…"),
     ],
@@ -409,7 +411,9 @@ def test_retry_after_as_a_date() -> None:
     assert past == 0.0
 
 
-@pytest.mark.parametrize("text", ["soon", "", "-5", "1e9"])
+@pytest.mark.parametrize(
+    "text", ["soon", "", "-5", "1e9", "Wed, 21 Oct 2015 07:28:00 +99999999999999"]
+)
 def test_unreadable_retry_after_is_ignored(text: str) -> None:
     """What is neither seconds nor a date leaves the delay to us."""
     assert reply(503, b"", PROTOBUF, retry_after=text).retry_after_s is None
