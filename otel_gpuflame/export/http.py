@@ -71,6 +71,9 @@ class HttpTransport:
             return self._failure(Outcome.RETRYABLE, f"{_reason(error)} ({_CONNECTION_HINT})")
         except requests.exceptions.RequestException as error:
             return self._failure(Outcome.REJECTED, _reason(error))
+        except OSError as error:
+            # A file with a certificate or key is not there: it was when this began, and is being replaced.
+            return self._failure(Outcome.RETRYABLE, _reason(error))
 
     def close(self) -> None:
         """Close idle connections; a request in flight ends at its timeout."""

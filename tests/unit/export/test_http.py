@@ -291,6 +291,46 @@ def test_client_certificate_is_presented(
     assert len(received.requests) == 1
 
 
+@pytest.mark.usefixtures("one_attempt")
+@pytest.mark.parametrize("name", ["ca", "client_key", "client_certificate"])
+@pytest.mark.parametrize("left", [None, b""], ids=["gone", "empty"])
+def test_a_file_that_is_being_replaced_costs_no_profile(
+    left: bytes | None,
+    name: str,
+    request_: ExportProfilesServiceRequest,
+    tmp_path: Path,
+    authority: Authority,
+) -> None:
+    """Certificates are renewed while the agent runs: in between there is no file, or a part of one."""
+    files = {}
+    for each in ("ca", "client_key", "client_certificate"):
+        files[each] = tmp_path / each
+        files[each].write_bytes(getattr(authority, each).read_bytes())
+    tls = authority.server_context(demand_client=True)
+    with http_receiver(Answer(), tls=tls) as (host, received):
+        exporter = open_exporter(
+            options(
+                host,
+                scheme="https",
+                certificate_file=str(files["ca"]),
+                client_key_file=str(files["client_key"]),
+                client_certificate_file=str(files["client_certificate"]),
+            )
+        )
+        whole = files[name].read_bytes()
+        files[name].unlink()
+        if left is not None:
+            files[name].write_bytes(left)
+        meanwhile = exporter.export(request_)
+        files[name].write_bytes(whole)
+        afterwards = exporter.export(request_)
+        exporter.close()
+
+    assert (meanwhile.outcome, meanwhile.attempts) == (Outcome.RETRYABLE, 1)
+    assert afterwards.outcome is Outcome.ACCEPTED
+    assert received.requests == [request_]
+
+
 @pytest.mark.parametrize("field", ["certificate_file", "client_key_file"])
 def test_file_that_is_no_pem_is_named(field: str, tmp_path: Path) -> None:
     """A file with other content is an error before the first export."""
