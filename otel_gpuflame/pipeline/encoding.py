@@ -14,7 +14,6 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from typing import NamedTuple
 
 from otel_gpuflame.encode.otlp import EncodedRequest, encode_requests
@@ -41,15 +40,18 @@ class _Answer(NamedTuple):
 
 
 class EncodingProcess:
-    """Callable like `encode_requests`. Started at the first call; a process that dies is replaced at the next one."""
+    """Callable like `encode_requests`. Started at the first call; a process that dies is replaced at the next one.
+
+    While none can be had, as on a host out of processes or files, bundles are encoded in the calling one.
+    """
 
     def __init__(self, note_findings: Callable[[Sequence[Finding]], None] | None = None) -> None:
         """`note_findings` gets what rules find in windows; without it they are not asked."""
-        self._pool = _new_pool()
+        self._pool: ProcessPoolExecutor | None = None
         self._note_findings = note_findings
 
     def __call__(self, bundles: Sequence[Bundle], *, dropped: Counter[str]) -> list[EncodedRequest]:
-        """Encode in the other process; here, if it has died.
+        """Encode in the other process; here, if it has died or cannot be started.
 
         Raises:
             EncodeError: as `encode_requests`.
@@ -61,8 +63,8 @@ class EncodingProcess:
     ) -> list[EncodedRequest]:
         """The same, and rules are asked: for whole bundles only, since in parts they find what is not true.
 
-        Findings are those of the other process: a window that it dies of has none. Whatever goes wrong with them is
-        logged, and costs no profile.
+        Findings are those of the other process: a window that is encoded here has none. Whatever goes wrong with them
+        is logged, and costs no profile.
 
         Raises:
             EncodeError: as `encode_requests`; what was found is noted all the same.
@@ -73,13 +75,16 @@ class EncodingProcess:
         self, bundles: Sequence[Bundle], dropped: Counter[str], *, has_findings: bool
     ) -> list[EncodedRequest]:
         try:
+            if self._pool is None:
+                self._pool = _new_pool()
             answer = self._pool.submit(_answer, tuple(bundles), has_findings=has_findings).result()
-        except (BrokenProcessPool, RuntimeError) as error:
+        except (OSError, RuntimeError) as error:
+            # A pool that broke is a RuntimeError; one that could not start a process is of no use either.
             logger.warning(
-                "the encoding process is gone (%s): encoding here, and starting another", error
+                "there is no encoding process (%s): encoding here, and starting one for the next window",
+                error,
             )
-            self._pool.shutdown(wait=False)
-            self._pool = _new_pool()
+            self.close()
             return encode_requests(bundles, dropped=dropped)
         self._note(answer)
         if answer.error is not None:
@@ -99,7 +104,9 @@ class EncodingProcess:
 
     def close(self) -> None:
         """End the process."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
 
 
 def _new_pool() -> ProcessPoolExecutor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import resource
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -163,3 +164,24 @@ def test_a_process_that_dies_is_replaced() -> None:
     (successor,) = set(multiprocessing.active_children()) - others
     encode.close()
     successor.join()
+
+
+def test_a_process_that_cannot_be_started_costs_no_window(
+    encode: EncodingProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A host out of file descriptors: windows are encoded here, and elsewhere again when there are some."""
+    others = set(multiprocessing.active_children())
+    expected = [e.request for e in encode_requests([waits_and_launches()], dropped=Counter())]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        for _ in range(2):
+            assert [
+                e.request for e in encode([waits_and_launches()], dropped=Counter())
+            ] == expected
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert caplog.text.count("Too many open files): encoding here") == 2
+    assert set(multiprocessing.active_children()) <= others
+    assert [e.request for e in encode([waits_and_launches()], dropped=Counter())] == expected
+    (_worker,) = set(multiprocessing.active_children()) - others
