@@ -26,9 +26,9 @@ from otel_gpuflame.export.sdk_watch import Reasons
 
 _BATCH_SPANS: Final = 512
 """As many as the SDK sends at a time."""
-_ID_KEYS: Final = frozenset({"traceId", "spanId", "parentSpanId"})
-"""OTLP has ids in hexadecimal where the JSON of protobuf has base64."""
-_ID_BYTES: Final = frozenset({0, 8, 16})
+_ID_BYTES: Final = {"traceId": 16, "spanId": 8, "parentSpanId": 8}
+"""OTLP has ids in hexadecimal where the JSON of protobuf has base64. They may be empty."""
+_MAX_TIME_NS: Final = 2**64 - 1
 _KINDS: Final = {kind.value + 1: kind for kind in SpanKind}
 """By their numbers in OTLP, where 0 is unspecified; the SDK counts from 0."""
 _CODES: Final = {code.value: code for code in StatusCode}
@@ -107,9 +107,9 @@ def _request(line: str, where: str) -> ExportTraceServiceRequest:
 
 
 def _with_protobuf_ids(message: dict[str, Any]) -> dict[str, Any]:
-    for key in _ID_KEYS & message.keys():
+    for key in _ID_BYTES.keys() & message.keys():
         identity = bytes.fromhex(message[key]) if isinstance(message[key], str) else b"?"
-        if len(identity) not in _ID_BYTES:
+        if len(identity) not in (0, _ID_BYTES[key]):
             raise ValueError(f"{key} is no id: {message[key]!r}")
         message[key] = base64.b64encode(identity).decode()
     return message
@@ -185,18 +185,19 @@ def _moved(span: ReadableSpan, by_ns: int) -> ReadableSpan:
         parent=span.parent,
         resource=span.resource,
         attributes=span.attributes,
-        events=[Event(e.name, e.attributes, e.timestamp + by_ns) for e in span.events],
+        events=[Event(e.name, e.attributes, _moved_ns(e.timestamp, by_ns)) for e in span.events],
         links=span.links,
         kind=span.kind,
         instrumentation_scope=span.instrumentation_scope,
         status=span.status,
-        start_time=_time_ns(span.start_time) + by_ns,
-        end_time=_time_ns(span.end_time) + by_ns,
+        start_time=_moved_ns(span.start_time, by_ns),
+        end_time=_moved_ns(span.end_time, by_ns),
     )
 
 
-def _time_ns(time_ns: int | None) -> int:
-    return time_ns or 0
+def _moved_ns(time_ns: int | None, by_ns: int) -> int:
+    """As far as OTLP has times: a file may have 0, or the last one, where nothing was known."""
+    return min(max((time_ns or 0) + by_ns, 0), _MAX_TIME_NS)
 
 
 def _exporter(options: OtlpOptions) -> SpanExporter:

@@ -233,6 +233,24 @@ def test_kinds_and_codes_that_are_not_known_are_sent_as_unspecified_ones(
     assert sent.status.code == 0
 
 
+def test_times_that_cannot_move_stay_at_the_end(
+    sink: OtlpSink, traces: Path, linked: tuple[bytes, bytes, int]
+) -> None:
+    """What a producer writes for a span that has not ended may be the last nanosecond that there is."""
+    lines = [json.loads(line) for line in traces.read_text().splitlines() if line]
+    span = lines[0]["resourceSpans"][0]["scopeSpans"][0]["spans"][0]
+    span["endTimeUnixNano"] = span["events"][0]["timeUnixNano"] = str(2**64 - 1)
+    traces.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    arguments = ("--endpoint", sink.http_endpoint, "--protocol", "http/protobuf")
+    result = run("--traces", traces, *arguments)
+
+    assert result.exit_code == 0, result.output
+    sent = spans_of(sink)[linked[0] + linked[1]][2]
+    assert linked[2] < sent.start_time_unix_nano < sent.end_time_unix_nano == 2**64 - 1
+    assert sent.events[0].time_unix_nano == 2**64 - 1
+
+
 def test_a_file_without_a_trace_of_the_capture_says_so(sink: OtlpSink, tmp_path: Path) -> None:
     """Nothing is sent of traces that no profile links to."""
     path = tmp_path / "traces.json"
@@ -256,6 +274,9 @@ def test_a_file_without_a_trace_of_the_capture_says_so(sink: OtlpSink, tmp_path:
         ('{"resourceSpans": [{"scopeSpans": [{"spans": [{"spanId": "abcd"}]}]}]}', "is no id"),
         ('{"resourceSpans": [{"scopeSpans": [{"spans": [{"spanId": 7}]}]}]}', "is no id"),
         ('{"a": ' * 5000 + "1" + "}" * 5000, "not OTLP JSON"),
+        (WITH_SPAN % f'"spanId": "{"7" * 32}"', "is no id"),
+        (WITH_SPAN % f'"parentSpanId": "{"7" * 32}"', "is no id"),
+        (WITH_SPAN % f'"traceId": "{"7" * 16}"', "is no id"),
         (WITH_SPAN % '"kind": Infinity', "traces.json:1: not OTLP JSON"),
         (WITH_SPAN % r'"status": "\ud800"', "traces.json:1: not OTLP JSON"),
         ("\udcff", "cannot read"),
