@@ -18,7 +18,13 @@ from otel_gpuflame.capture.bpf.probes import ProbeGroup, Program
 from otel_gpuflame.capture.bpf.uprobes import ProbePoint
 from otel_gpuflame.capture.libraries import GpuLibrary, probe_offset, read_points
 from otel_gpuflame.symbolize.elf import SHT_DYNSYM, ElfBytes, ElfHeaders
-from otel_gpuflame.symbolize.elf_symbols import MAX_SCANNED_NAMES_BYTES, STT_FUNC, symbols_of
+from otel_gpuflame.symbolize.elf_symbols import (
+    MAX_PLACES,
+    MAX_SCANNED_NAMES_BYTES,
+    STT_FUNC,
+    places_in,
+    symbols_of,
+)
 
 # Distributions put the version of PyTorch behind it.
 _AUTOGRAD_LIBRARY: Final = re.compile(r"^libtorch_cpu\.so(\.\d+)*$")
@@ -90,26 +96,22 @@ def read_autograd_library(path: Path) -> GpuLibrary | None:
 
 
 def _points(data: ElfBytes, headers: ElfHeaders) -> Iterator[ProbePoint]:
-    for table in headers.sections_of(SHT_DYNSYM):
-        names = headers.linked(table)
-        if names is None:
-            continue
-        text = data.read(names.offset, min(names.size, MAX_SCANNED_NAMES_BYTES))
-        rows = symbols_of(data, table)
-        rows = rows[(rows["info"] & 15 == STT_FUNC) & (rows["section"] != 0)]
-        for function in _FUNCTIONS:
-            for address in rows["value"][np.isin(rows["name"], _places(text, function.prefix))]:
-                offset = probe_offset(data, headers, int(address))
-                if offset is not None:
-                    yield ProbePoint(
-                        function.program,
-                        offset,
-                        function.task_argument,
-                        function.is_windowed,
-                        function.group,
-                    )
-
-
-def _places(text: bytes, wanted: bytes) -> list[int]:
-    """Everywhere, since a linker may keep one name as the end of another."""
-    return [found.start() for found in re.finditer(re.escape(wanted), text)]
+    table = headers.section_of(SHT_DYNSYM)
+    names = None if table is None else headers.linked(table)
+    if table is None or names is None:
+        return
+    text = data.read(names.offset, min(names.size, MAX_SCANNED_NAMES_BYTES))
+    rows = symbols_of(data, table)
+    rows = rows[(rows["info"] & 15 == STT_FUNC) & (rows["section"] != 0)]
+    for function in _FUNCTIONS:
+        found = rows["value"][np.isin(rows["name"], places_in(text, function.prefix))]
+        for address in found[:MAX_PLACES]:
+            offset = probe_offset(data, headers, int(address))
+            if offset is not None:
+                yield ProbePoint(
+                    function.program,
+                    offset,
+                    function.task_argument,
+                    function.is_windowed,
+                    function.group,
+                )

@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -35,6 +36,12 @@ _GPU_LIBRARY: Final = re.compile(r"^(libcuda|libOpenCL(-[0-9a-f]+)?)\.so(\.\d+)*
 # Who calls CUPTI profiles the process: such calls are probed in programs that use a GPU library anyway.
 _PROFILING_LIBRARY: Final = re.compile(r"^libcupti(-[0-9a-f]+)?\.so(\.\d+)*$")
 _STANDARD_NAMES: Final = ("libcuda.so.1", "libOpenCL.so.1")
+_MAX_EXPORTED: Final = 1 << 16
+"""Functions whose names are looked at. cuda.h of CUDA 13.5 declares 800; what a target maps under that name may have
+millions."""
+_MAX_NAME_BYTES: Final = 256
+_MAX_POINTS: Final = 1 << 10
+"""Probes in a file: 215 where a driver exports all that cuda.h declares."""
 _ENDBR64: Final = bytes.fromhex("f30f1efa")
 # push %rbp … push %r15, and the one-byte and multi-byte nops: the kernel emulates these instead of single-stepping.
 _CHEAP_FIRST_BYTES: Final = (*(bytes([b]) for b in range(0x50, 0x58)), b"\x90", b"\x0f\x1f")
@@ -78,7 +85,7 @@ def read_points(path: Path, points_in: PointReader) -> GpuLibrary | None:
     """A library with the points that `points_in` finds in it; None as for `read_library`."""
     data = FileBytes(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     try:
-        points = tuple(points_in(data, read_headers(data)))
+        points = tuple(islice(points_in(data, read_headers(data)), _MAX_POINTS))
     except ElfError:
         return None
     return GpuLibrary(path, points) if points else None
@@ -108,17 +115,17 @@ def _probe_points(data: ElfBytes, headers: ElfHeaders) -> Iterator[ProbePoint]:
 
 def _exported_functions(data: ElfBytes, headers: ElfHeaders) -> Iterator[tuple[str, int]]:
     """(name, ELF address) of each function that the file exports."""
-    for table in headers.sections_of(SHT_DYNSYM):
-        names = headers.linked(table)
-        if names is None:
-            continue
-        text = data.read(names.offset, min(names.size, MAX_SCANNED_NAMES_BYTES))
-        rows = symbols_of(data, table)
-        rows = rows[(rows["info"] & 15 == STT_FUNC) & (rows["section"] != 0)]
-        for start, address in zip(rows["name"].tolist(), rows["value"].tolist(), strict=True):
-            end = text.find(b"\0", start)
-            if end > start:
-                yield text[start:end].decode("utf-8", "replace"), address
+    table = headers.section_of(SHT_DYNSYM)
+    names = None if table is None else headers.linked(table)
+    if table is None or names is None:
+        return
+    text = data.read(names.offset, min(names.size, MAX_SCANNED_NAMES_BYTES))
+    rows = symbols_of(data, table)
+    rows = rows[(rows["info"] & 15 == STT_FUNC) & (rows["section"] != 0)][:_MAX_EXPORTED]
+    for start, address in zip(rows["name"].tolist(), rows["value"].tolist(), strict=True):
+        end = text.find(b"\0", start, start + _MAX_NAME_BYTES)
+        if end > start:
+            yield text[start:end].decode("utf-8", "replace"), address
 
 
 def probe_offset(data: ElfBytes, headers: ElfHeaders, address: int) -> int | None:

@@ -134,9 +134,15 @@ class ElfHeaders:
                 return start - file_offset + segment.offset - segment.address
         return None
 
-    def sections_of(self, section_type: int) -> list[Section]:
-        """All sections of a type, in file order."""
-        return [section for section in self.sections if section.type == section_type]
+    def section_of(self, section_type: int) -> Section | None:
+        """The first section of a type: of symbol and hash tables ELF allows one, and a hostile file
+        has thousands of them.
+        """
+        return next((each for each in self.sections if each.type == section_type), None)
+
+    def sections_of(self, section_type: int, most: int) -> list[Section]:
+        """The first `most` sections of a type, in file order."""
+        return [section for section in self.sections if section.type == section_type][:most]
 
     def linked(self, section: Section) -> Section | None:
         """The section that `section` refers to."""

@@ -22,6 +22,8 @@ MAX_SYMBOLS = 8 << 20
 MAX_NAME_BYTES = 1 << 15
 MAX_SCANNED_NAMES_BYTES = 64 << 20
 MAX_HASH_CHAIN = 1 << 12
+MAX_PLACES = 64
+"""Of one name in a string table: once, and again as the end of each longer name that a linker merged with it."""
 STT_FUNC = 2
 STT_TLS = 6
 _STT_GNU_IFUNC = 10
@@ -68,7 +70,8 @@ class FunctionTable:
         self._sizes: NDArray[np.uint64] = np.empty(0, np.uint64)
         self._name_offsets: NDArray[np.uint32] = np.empty(0, np.uint32)
         for section_type in (SHT_SYMTAB, SHT_DYNSYM):
-            for section in headers.sections_of(section_type):
+            section = headers.section_of(section_type)
+            if section is not None:
                 self._load(_functions(symbols_of(data, section)))
                 if len(self._starts):
                     self._names = headers.linked(section)
@@ -131,14 +134,13 @@ def find_dynamic_symbol(data: ElfBytes, headers: ElfHeaders, name: str) -> Symbo
     """A defined symbol of .dynsym. Through .gnu.hash a miss costs one 8-byte read, whatever the
     size of the file.
     """
-    tables = headers.sections_of(SHT_DYNSYM)
-    if not tables:
+    table, hashes = headers.section_of(SHT_DYNSYM), headers.section_of(SHT_GNU_HASH)
+    if table is None:
         return None
-    hashes = headers.sections_of(SHT_GNU_HASH)
-    if not hashes:
-        return _scan(data, headers, tables[0], name)
-    for index in _hash_candidates(data, hashes[0], _gnu_hash(name.encode())):
-        symbol = _symbol_at(data, headers, tables[0], (index, name))
+    if hashes is None:
+        return _scan(data, headers, table, name)
+    for index in _hash_candidates(data, hashes, _gnu_hash(name.encode())):
+        symbol = _symbol_at(data, headers, table, (index, name))
         if symbol is not None:
             return symbol
     return None
@@ -147,13 +149,24 @@ def find_dynamic_symbol(data: ElfBytes, headers: ElfHeaders, name: str) -> Symbo
 def find_symbol(data: ElfBytes, headers: ElfHeaders, name: str) -> Symbol | None:
     """A defined symbol of .dynsym or, slower, of .symtab."""
     found = find_dynamic_symbol(data, headers, name)
-    if found is not None:
-        return found
-    for table in headers.sections_of(SHT_SYMTAB):
-        found = _scan(data, headers, table, name)
-        if found is not None:
-            return found
-    return None
+    table = headers.section_of(SHT_SYMTAB)
+    return found if found is not None or table is None else _scan(data, headers, table, name)
+
+
+def places_in(text: bytes, wanted: bytes) -> list[int]:
+    """Where a string table has `wanted`, also as the end or the begin of a longer name.
+
+    Empty where it has it more than `MAX_PLACES` times: that is no linker's work, and whoever made it wants us to look
+    at each of millions.
+    """
+    places: list[int] = []
+    at = text.find(wanted)
+    while at >= 0:
+        if len(places) == MAX_PLACES:
+            return []
+        places.append(at)
+        at = text.find(wanted, at + 1)
+    return places
 
 
 def _functions(rows: NDArray[Any]) -> NDArray[Any]:
@@ -215,14 +228,13 @@ def _scan(data: ElfBytes, headers: ElfHeaders, table: Section, name: str) -> Sym
     if names is None:
         return None
     text = data.read(names.offset, min(names.size, MAX_SCANNED_NAMES_BYTES))
+    # The linker merges tails: the name may be the end of a longer one, and several symbols may share it.
+    places = places_in(text, name.encode() + b"\0")
+    if not places:
+        return None
     rows = symbols_of(data, table)
-    wanted = name.encode() + b"\0"
-    position = text.find(wanted)
-    while position >= 0:
-        # The linker merges tails: the name may be the end of a longer one, and several symbols may
-        # share it.
-        for index in np.flatnonzero((rows["name"] == position) & (rows["section"] != _SHN_UNDEF)):
-            row = rows[index]
-            return Symbol(int(row["value"]), int(row["size"]), int(row["info"]) & 15, int(index))
-        position = text.find(wanted, position + 1)
-    return None
+    found = np.flatnonzero(np.isin(rows["name"], places) & (rows["section"] != _SHN_UNDEF))
+    if not len(found):
+        return None
+    row = rows[found[0]]
+    return Symbol(int(row["value"]), int(row["size"]), int(row["info"]) & 15, int(found[0]))

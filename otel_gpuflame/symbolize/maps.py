@@ -11,6 +11,9 @@ from pathlib import Path
 MAX_MAPS_BYTES = 32 << 20
 """The kernel's default of 65,530 mappings needs about 8 MiB; paths may be long."""
 MAX_MAPPINGS = 1 << 17
+MAX_SEARCHED_FILES = 1 << 10
+"""Of one process, in one look for a symbol. A PyTorch process maps 109; a process may map 65,530, each up to 0.2 s of
+work."""
 
 _LINE = re.compile(
     rb"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([r-][w-][x-])[ps] ([0-9a-f]{1,16}) "

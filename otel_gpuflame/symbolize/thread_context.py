@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,11 +30,16 @@ from otel_gpuflame.symbolize.elf import (
 )
 from otel_gpuflame.symbolize.elf_files import ElfFile, ElfFiles, FileIdentity
 from otel_gpuflame.symbolize.elf_symbols import STT_TLS, Symbol
-from otel_gpuflame.symbolize.maps import Mapping, read_maps
+from otel_gpuflame.symbolize.maps import MAX_SEARCHED_FILES, Mapping, read_maps
 from otel_gpuflame.symbolize.memory import ProcessMemory
 
 SYMBOL_NAME = "otel_thread_ctx_v1"
 MAX_RELOCATION_BYTES = 128 << 20
+"""Of all sections of a file."""
+MAX_RELOCATION_SECTIONS = 16
+"""Libraries have two. Those that were linked for a later rewriting have one more for each section, after these."""
+MAX_SLOTS = 64
+"""Words of the GOT that are read of a file: a linker makes one for each model of TLS that the code uses."""
 MAX_STATIC_TLS_BYTES = 1 << 24
 """Static TLS is tens of KiB; a pointer to a descriptor of dynamic TLS is far beyond this."""
 MAX_MODULES = 1 << 16
@@ -77,16 +83,22 @@ def find_thread_context(
     """Where the threads of a process have `otel_thread_ctx_v1`.
 
     None where no mapped file exports it, or its place is not known; the reason is logged at level DEBUG. `without` are
-    files that do not export it, as found by earlier calls for the same process; further ones are added.
+    files that do not export it, as found by earlier calls for the same process; further ones are added. One call looks
+    at `MAX_SEARCHED_FILES`.
     """
     maps = read_maps(pid, proc)
     if maps is None:
         return None
     files = files or ElfFiles()
     without = set() if without is None else without
+    searched = 0
     for mapping in maps.mappings:
         if not mapping.is_file or mapping.file_identity in without:
             continue
+        searched += 1
+        if searched > MAX_SEARCHED_FILES:
+            _log.debug("process %d: more than %d files to search", pid, MAX_SEARCHED_FILES)
+            return None
         elf = files.open(pid, mapping, proc)
         symbol = None if elf is None else elf.dynamic_symbol(SYMBOL_NAME)
         if elf is None or symbol is None:
@@ -171,11 +183,18 @@ def _in_program(headers: ElfHeaders, symbol: Symbol, abi: _Abi) -> ThreadContext
 def _slots(publisher: _Publisher, abi: _Abi) -> Iterator[tuple[int, int]]:
     """Relocation types and ELF addresses of GOT entries for the symbol, and of those with the library's own number.
 
-    Those of static TLS first. A TLS descriptor is two words: resolver, argument.
+    Those of static TLS first in each section, and `MAX_SLOTS` in all. A TLS descriptor is two words: resolver,
+    argument.
     """
-    for section in publisher.elf.headers.sections_of(SHT_RELA):
-        count = min(section.size, MAX_RELOCATION_BYTES) // _RELA.itemsize
+    return islice(_all_slots(publisher, abi), MAX_SLOTS)
+
+
+def _all_slots(publisher: _Publisher, abi: _Abi) -> Iterator[tuple[int, int]]:
+    left_bytes = MAX_RELOCATION_BYTES
+    for section in publisher.elf.headers.sections_of(SHT_RELA, MAX_RELOCATION_SECTIONS):
+        count = min(section.size, left_bytes) // _RELA.itemsize
         raw = publisher.elf.data.read(section.offset, count * _RELA.itemsize)
+        left_bytes -= len(raw)
         rows: NDArray[Any] = np.frombuffer(raw, _RELA, len(raw) // _RELA.itemsize)
         # By number, or (where the library binds to its own symbol) by place in the library's TLS.
         by_number = (rows["symbol"] == publisher.symbol.number) & (rows["addend"] == 0)

@@ -22,7 +22,7 @@ from otel_gpuflame.symbolize.cpython.layouts import (
 )
 from otel_gpuflame.symbolize.elf import EM_X86_64
 from otel_gpuflame.symbolize.elf_files import ElfFile, ElfFiles
-from otel_gpuflame.symbolize.maps import AddressMap, Mapping, read_maps
+from otel_gpuflame.symbolize.maps import MAX_SEARCHED_FILES, AddressMap, Mapping, read_maps
 from otel_gpuflame.symbolize.memory import ProcessMemory
 
 Version = tuple[int, int, int]
@@ -154,12 +154,13 @@ def _find_runtime(pid: int, proc: Path, maps: AddressMap, files: ElfFiles) -> _F
 
 
 def _candidates(mappings: Iterable[Mapping]) -> list[Mapping]:
-    """The first mapping of each file, files that are named like an interpreter first."""
+    """The first mapping of each file, files that are named like an interpreter first; `MAX_SEARCHED_FILES` of them."""
     first: dict[tuple[str, int, str], Mapping] = {}
     for mapping in mappings:
         if mapping.is_file:
             first.setdefault(mapping.file_identity, mapping)
-    return sorted(first.values(), key=lambda mapping: _named_version(mapping) is None)
+    by_name = sorted(first.values(), key=lambda mapping: _named_version(mapping) is None)
+    return by_name[:MAX_SEARCHED_FILES]
 
 
 def _named_version(mapping: Mapping) -> tuple[int, int, str] | None:

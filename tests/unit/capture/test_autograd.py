@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from otel_gpuflame.capture.autograd import is_autograd_library, read_autograd_library
 from otel_gpuflame.capture.bpf.probes import Program
 from otel_gpuflame.capture.libraries import file_offset_of
+from otel_gpuflame.symbolize.elf import SHT_DYNSYM
+from otel_gpuflame.symbolize.elf_symbols import STT_FUNC, SYMBOL
 from tests.tiers import require
+from tests.unit.symbolize.elf_image import elf_image
 
 ENGINE = "_ZN5torch8autograd6Engine"
 TASK = "RKSt10shared_ptrINS0_9GraphTaskEE"
@@ -87,3 +92,15 @@ def test_files_that_are_no_libraries_are_refused(tmp_path: Path) -> None:
         read_autograd_library(wrong)
     wrong.write_bytes(os.urandom(4096))
     assert read_autograd_library(wrong) is None
+
+
+def test_a_library_with_a_million_functions_of_that_name_is_left_alone(tmp_path: Path) -> None:
+    """Their addresses are in no segment: each would be looked for in all, once for each table."""
+    names = b"".join(name.encode() + b"\0" for name in (BACKWARD, NODE))
+    rows = np.zeros(1 << 20, SYMBOL)
+    rows["info"], rows["section"], rows["name"], rows["value"] = STT_FUNC, 1, 1, 1 << 60
+    path = tmp_path / "libtorch_cpu.so"
+    path.write_bytes(elf_image(b"\0" + names, (SHT_DYNSYM, rows.tobytes()), repeated=1000))
+    begin_s = time.process_time()
+    assert read_autograd_library(path) is None
+    assert time.process_time() - begin_s < 2

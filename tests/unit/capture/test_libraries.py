@@ -6,9 +6,11 @@ import os
 import random
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from elftools.elf.elffile import ELFFile
 
@@ -20,7 +22,10 @@ from otel_gpuflame.capture.libraries import (
     is_gpu_library,
     read_library,
 )
+from otel_gpuflame.symbolize.elf import SHT_DYNSYM
+from otel_gpuflame.symbolize.elf_symbols import STT_FUNC, SYMBOL
 from tests.tiers import require
+from tests.unit.symbolize.elf_image import elf_image
 
 ENDBR64 = bytes.fromhex("f30f1efa")
 # Assembly, so that the first bytes of each function are known.
@@ -217,3 +222,19 @@ def test_the_loaders_cache_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(subprocess, "run", missing)
     assert libraries._loader_cache() == []
+
+
+@pytest.mark.parametrize("name", [b"cuLaunchKernel\0", b"x" * (1 << 22)], ids=["ours", "endless"])
+def test_a_library_made_to_keep_its_reader_busy_is_read_in_bounds(
+    name: bytes, tmp_path: Path
+) -> None:
+    """A million functions, each at an address of its own: all of a name that we probe, or of one without an end."""
+    rows = np.zeros(1 << 20, SYMBOL)
+    rows["info"], rows["section"], rows["name"] = STT_FUNC, 1, 1
+    rows["value"] = np.arange(len(rows))
+    path = tmp_path / "libcuda.so.1"
+    path.write_bytes(elf_image(b"\0" + name, (SHT_DYNSYM, rows.tobytes())))
+    begin_s = time.process_time()
+    found = read_library(path)
+    assert time.process_time() - begin_s < 2
+    assert (0 if found is None else len(found.points)) <= 1024
