@@ -121,7 +121,7 @@ class Aggregator:
 
     @_take.register
     def _(self, event: Names) -> None:
-        self._known.add_names(event.names)
+        self._known.add_names(event.names, self._strata.opened)
 
     @_take.register
     def _(self, event: Targets) -> None:

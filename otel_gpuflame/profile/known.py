@@ -35,7 +35,9 @@ class Known:
         self._stack_keys: dict[ProcessKey, set[StackKey]] = {}
         self._names: dict[int, HandleName] = {}
         self._name_count = 0
-        self._name_ids: dict[tuple[ProcessKey, int], int] = {}
+        self._name_ids: dict[ProcessKey, dict[int, int]] = {}
+        """By the handles that have them now."""
+        self._name_retention: Retention[int] = Retention()
         self._processes: dict[ProcessKey, int] = {}
         self._process_count = 0
         self._retention: Retention[ProcessKey] = Retention()
@@ -66,11 +68,20 @@ class Known:
             return stack.frames
         return (labels.NO_STACK if any(key) else labels.NO_STACK_TAKEN,)
 
-    def add_names(self, names: Iterable[HandleName]) -> None:
-        """From now on handles mean these."""
+    def add_names(self, names: Iterable[HandleName], stratum: int) -> None:
+        """From now on handles mean these. `stratum`: the last one that has been opened, counted from 1."""
         for name in names:
+            ids = self._name_ids.setdefault(name.process, {})
+            before = ids.get(name.handle)
+            if before is not None:
+                if (self._names[before].name, self._names[before].readable) == (
+                    name.name,
+                    name.readable,
+                ):
+                    continue
+                self._name_retention.ended((before,), stratum)
             self._name_count += 1
-            self._name_ids[name.process, name.handle] = self._name_count
+            ids[name.handle] = self._name_count
             self._names[self._name_count] = name
 
     def add_targets(self, targets: Iterable[TargetInfo]) -> None:
@@ -90,6 +101,8 @@ class Known:
 
     def closed(self, windows: int, oldest: int) -> None:
         """So many windows have closed, and all strata before `oldest`: forget what no open one can refer to."""
+        for name_id in self._name_retention.closed(windows, oldest):
+            del self._names[name_id]
         self._forget(self._retention.closed(windows, oldest))
         self._forget_stacks(self._stack_retention.closed(windows, oldest))
 
@@ -129,7 +142,7 @@ class Known:
         for run, (tgid, start_ns, handle) in enumerate(meanings[order[starts]].tolist()):
             process = ProcessKey(tgid, start_ns)
             process_ids[run] = self._process_id(process)
-            name_ids[run] = self._name_ids.get((process, handle), 0) if handle else 0
+            name_ids[run] = self._name_ids.get(process, {}).get(handle, 0) if handle else 0
         lengths = np.diff(np.append(starts, len(keys)))
         resolved = np.empty((keys.shape[1] - 1, len(keys)), np.uint64).T
         resolved[order, 0] = np.repeat(process_ids << _TGID_SHIFT, lengths)
@@ -166,9 +179,9 @@ class Known:
             self._former.pop(process, None)
             for key in self._stack_keys.pop(process, ()):
                 self._stacks.pop(key, None)
-        gone = set(processes)
-        for owner, handle in [key for key in self._name_ids if key[0] in gone]:
-            del self._names[self._name_ids.pop((owner, handle))]
+            # Those that its handles had before have gone by now: they were replaced before it ended.
+            for name_id in self._name_ids.pop(process, {}).values():
+                del self._names[name_id]
 
     def _forget_stacks(self, keys: Sequence[StackKey]) -> None:
         for key in keys:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from otel_gpuflame.correlate.gpu.captures import Captures, begins_or_ends
 from otel_gpuflame.correlate.gpu.graph_nodes import GraphNodes
+from otel_gpuflame.correlate.gpu.kernel_numbers import KernelNumbers
 from otel_gpuflame.correlate.gpu.processes import FOREVER
 from otel_gpuflame.events.executions import (
     ExecutionArray,
@@ -73,8 +74,7 @@ class CapturedLaunches:
     def __init__(self, nodes: GraphNodes) -> None:
         self._nodes = nodes
         self._processes: dict[ProcessKey, _Process] = {}
-        self._names: dict[tuple[ProcessKey, int], int] = {}
-        self._name_ids: dict[str, int] = {}
+        self._kernels = KernelNumbers(self._kept_kernels)
         self.captured: Counter[str] = Counter()
         """Captured calls, by the name of their kind."""
         self.counts: Counter[str] = Counter()
@@ -95,9 +95,7 @@ class CapturedLaunches:
 
     @_take.register
     def _(self, event: Names) -> list[Event]:
-        for name in event.names:
-            identity = self._name_ids.setdefault(name.name, len(self._name_ids) + 1)
-            self._names[name.process, name.handle] = identity
+        self._kernels.learn(event.names)
         return [event]
 
     @_take.register
@@ -167,9 +165,14 @@ class CapturedLaunches:
         gone = set(event.processes)
         for key in gone & self._processes.keys():
             self._decide(key, self._processes.pop(key), FOREVER)
-        if gone:
-            self._names = {key: value for key, value in self._names.items() if key[0] not in gone}
+        self._kernels.forget(gone)
         return [event]
+
+    def _kept_kernels(self) -> Iterator[int]:
+        """Numbers by which replays will be compared with captures."""
+        for process in self._processes.values():
+            for sequence in process.sequences:
+                yield from np.unique(sequence.names).tolist()
 
     def _keep(self, key: ProcessKey, process: _Process, rows: CallArray) -> None:
         launches = rows.take(np.flatnonzero(rows["kind"] == Kind.LAUNCH))
@@ -223,9 +226,7 @@ class CapturedLaunches:
 
     def _numbers(self, key: ProcessKey, handles: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """(n,) which name each handle has now; a handle without one is like no other."""
-        distinct, places = np.unique(handles, return_inverse=True)
-        numbers = [self._names.get((key, handle), 0) for handle in distinct.tolist()]
-        known = np.array(numbers, np.uint64)[places]
+        known = self._kernels.of(key, handles)
         return np.where(known > 0, known, handles | np.uint64(1 << 63))
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from otel_gpuflame.events.frames import ProcessKey
 from otel_gpuflame.events.records import ProcessesEnded, SamplingWindow, Stacks, Watermark
+from otel_gpuflame.profile import labels
 from otel_gpuflame.profile.aggregate import AggregateOptions, Aggregator
 from otel_gpuflame.profile.model import Bundle
 from otel_gpuflame.profile.retention import Retention
+from tests.held import held
 from tests.unit.profile.builders import (
     OTHER,
     PROCESS,
@@ -15,6 +17,7 @@ from tests.unit.profile.builders import (
     START_NS,
     batch,
     call,
+    name_event,
     target_event,
 )
 
@@ -110,3 +113,29 @@ def test_a_late_call_of_a_whole_stratum_is_counted() -> None:
     aggregator.feed(batch(call("cuLaunchKernel", start_ns=START_NS + SECOND - 1)))
     assert launches(aggregator.finish()) == {"train": 1}
     assert aggregator.ledger.dropped.total() == 0
+
+
+def test_names_that_a_handle_had_go() -> None:
+    """A module that is loaded again takes the handles of the one before: names go when windows have closed."""
+    aggregator = sampled()
+    aggregator.feed(whole_stratum(START_NS, START_NS + 600 * SECOND))
+    aggregator.feed(target_event(PROCESS, "reloads"))
+    texts = [f"kernel_{number}_of_a_module" for number in range(200)]
+    most = 0
+    for number in range(len(texts)):
+        start_ns = START_NS + number * SECOND
+        aggregator.feed(name_event(0xA0, texts[number], time_ns=start_ns))
+        aggregator.feed(batch(call("cuLaunchKernel", object=0xA0, start_ns=start_ns)))
+        bundles = aggregator.feed(Watermark(start_ns + SECOND))
+        shown = {frame.name for bundle in bundles for frame in bundle.frames}
+        if bundles:
+            assert {texts[number - 1], texts[number]} & shown
+        del bundles, shown
+        labels.readable_kernel_name.cache_clear()
+        most = max(most, held(texts))
+    assert most <= 10
+    aggregator.feed(ProcessesEnded((PROCESS,)))
+    for number in range(4):
+        aggregator.feed(Watermark(START_NS + (len(texts) + 4 * number) * SECOND))
+    labels.readable_kernel_name.cache_clear()
+    assert held(texts) == 0

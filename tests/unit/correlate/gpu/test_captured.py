@@ -32,6 +32,7 @@ from otel_gpuflame.events.records import (
     ProcessesEnded,
     Watermark,
 )
+from tests.held import held
 from tests.unit.correlate.gpu.traffic import (
     OTHER,
     PROCESS,
@@ -444,3 +445,46 @@ def test_kernels_without_a_name_are_like_no_other() -> None:
     ):
         stage.feed(event)
     assert "matched" not in stage.counts
+
+
+def test_names_go_with_the_last_process_that_has_them() -> None:
+    """Services that compile kernels have new names in each process; an agent sees thousands of these."""
+    stage = CapturedLaunches(GraphNodes())
+    texts = [f"kernel_{number}_of_its_own" for number in range(500)]
+    shared = ["".join(["kernel", "_of_all"])]
+    for number in range(len(texts)):
+        process = ProcessKey(1000 + number, 5)
+        own = HandleName(process, 0, 1, texts[number])
+        stage.feed(Names((own, HandleName(process, 0, 2, shared[0]))))
+        del own
+        if number:
+            stage.feed(ProcessesEnded((ProcessKey(999 + number, 5),)))
+    assert held(texts) == 1
+    stage.feed(ProcessesEnded((process,)))
+    assert held(texts) == 0
+    assert held(shared) == 0
+
+
+def test_names_of_a_process_that_loads_modules_for_days_go() -> None:
+    """Each module takes the handles of the one before; names are swept when there are twice as many as are had."""
+    stage = CapturedLaunches(GraphNodes())
+    texts = [f"kernel_{number}_of_a_module" for number in range(20_000)]
+    for number in range(len(texts)):
+        stage.feed(Names((HandleName(PROCESS, number, number % 10, texts[number]),)))
+    assert held(texts) < 5_000
+
+
+def test_a_name_that_was_captured_is_kept_though_no_handle_has_it() -> None:
+    """A graph of a module that was loaded again runs what was captured: it is found by the names of then."""
+    nodes = GraphNodes()
+    stage = CapturedLaunches(nodes)
+    stage.feed(Names((HandleName(PROCESS, 0, ord("a"), "kernel_a"),)))
+    scene = Scene().begin().launch("a").end()
+    stage.feed(Calls(np.concatenate(scene.calls)))
+    stage.feed(Names((HandleName(PROCESS, 1, ord("a"), "another"),)))
+    stage.feed(Names((HandleName(OTHER, 0, 1, "of another process"),)))
+    stage.feed(ProcessesEnded((OTHER,)))
+    stage.feed(names())
+    stage.feed(Executions(replay("a", 7, 500 * MS)))
+    stage.finish()
+    assert stage.counts["matched"] == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from otel_gpuflame.correlate.gpu.signatures import Signatures
 from otel_gpuflame.events.frames import ProcessKey
 from otel_gpuflame.events.records import HandleName, Names
+from tests.held import held
 from tests.unit.correlate.gpu.traffic import PROCESS, call, executed
 
 OTHER = ProcessKey(PROCESS.tgid + 1, PROCESS.start_ns)
@@ -55,4 +56,13 @@ def test_names_of_ended_processes_are_forgotten_and_none_is_taken_for_another() 
     learn(signatures, PROCESS, 0xA0, "softmax")
     assert signature(signatures, PROCESS, 0xA0) not in (shared, own)
     signatures.forget({PROCESS, OTHER})
-    assert len(signatures) == 0
+    assert signature(signatures, OTHER, 0xB0) == signature(signatures, OTHER, 0xA0)
+
+
+def test_names_that_no_handle_has_any_more_go() -> None:
+    """A program that loads modules for days gives its handles new names, and does not end."""
+    signatures = Signatures()
+    texts = [f"kernel_{number}_of_a_module" for number in range(20_000)]
+    for number in range(len(texts)):
+        learn(signatures, PROCESS, number % 10, texts[number])
+    assert held(texts) < 5_000

@@ -1,0 +1,63 @@
+"""Kernels by number: the same for the same name, in whatever process and by whatever handle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Set
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_gpuflame.events.frames import ProcessKey
+from otel_gpuflame.events.records import HandleName
+
+_SWEEP_FROM: Final = 1 << 12
+"""Names. Processes that load modules for days give their handles new ones, and end no sooner."""
+
+
+class KernelNumbers:
+    """Numbers are never used again. A name that no handle has any more may get another one when it comes back."""
+
+    def __init__(self, in_use: Callable[[], Iterable[int]] = tuple) -> None:
+        """`in_use` gives the numbers that are to keep their names though no handle has them."""
+        self._in_use = in_use
+        self._by_handle: dict[ProcessKey, dict[int, int]] = {}
+        self._by_name: dict[str, int] = {}
+        self._last = 0
+        self._sweep_from = _SWEEP_FROM
+
+    def __len__(self) -> int:
+        """Names that are remembered."""
+        return len(self._by_name)
+
+    def learn(self, names: Iterable[HandleName]) -> None:
+        """From now on handles mean these."""
+        for name in names:
+            number = self._by_name.get(name.name)
+            if number is None:
+                self._last += 1
+                number = self._by_name[name.name] = self._last
+            self._by_handle.setdefault(name.process, {})[name.handle] = number
+        if len(self._by_name) > self._sweep_from:
+            self._sweep()
+
+    def forget(self, gone: Set[ProcessKey]) -> None:
+        """Handles of processes of which nothing more comes, and the names that only these have had."""
+        had_names = [self._by_handle.pop(process, None) for process in gone]
+        if any(had_names):
+            self._sweep()
+
+    def of(self, process: ProcessKey, handles: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """(n,) which kernel each handle means now; 0 where it has no name."""
+        distinct, places = np.unique(handles, return_inverse=True)
+        known = self._by_handle.get(process, {})
+        numbers = [known.get(handle, 0) for handle in distinct.tolist()]
+        return np.array(numbers, np.uint64)[places]
+
+    def _sweep(self) -> None:
+        used = set(self._in_use())
+        for numbers in self._by_handle.values():
+            used.update(numbers.values())
+        self._by_name = {name: value for name, value in self._by_name.items() if value in used}
+        # Looking at all of them each time would cost more the more names there are.
+        self._sweep_from = max(_SWEEP_FROM, 2 * len(self._by_name))
