@@ -23,6 +23,17 @@ struct {
 	__uint(max_entries, 65536);
 } calls_in_flight SEC(".maps");
 
+/*
+ * Calls that began before this time are not seen to return: the probes on their returns were gone in between. User
+ * space sets it (otel_gpuflame/capture/attachments.py).
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(max_entries, 1);
+} waits_since SEC(".maps");
+
 static __always_inline __u32 ogf_cookie_field(__u64 cookie, __u32 shift, __u32 bits)
 {
 	return cookie >> shift & ((1U << bits) - 1);
@@ -176,9 +187,24 @@ static __always_inline void ogf_send_call(const struct ogf_call_event *event)
 		ogf_count(event->kind, OGF_OUTCOME_SENT);
 }
 
+static __always_inline bool ogf_is_seen_to_return(const struct ogf_call_in_flight *call)
+{
+	__u32 zero = 0;
+	const __u64 *since_ns = bpf_map_lookup_elem(&waits_since, &zero);
+
+	return !since_ns || call->event.start_ns >= *since_ns;
+}
+
+static __always_inline void ogf_give_up(__u64 thread, const struct ogf_call_in_flight *call)
+{
+	ogf_count(call->event.kind, OGF_OUTCOME_NO_RETURN);
+	bpf_map_delete_elem(&calls_in_flight, &thread);
+}
+
 /*
- * Is this thread already inside a probed call? A call whose frame lies below the new one's was left by longjmp or an
- * exception: it is given up, so that one lost return does not silence the thread.
+ * Is this thread already inside a probed call? One whose frame lies below the new one's was left by longjmp or an
+ * exception, and one that outlived its window may have returned unseen: they are given up, so that one lost return does
+ * not silence the thread.
  */
 static __always_inline bool ogf_inside_call(__u64 thread, __u64 frame)
 {
@@ -186,10 +212,9 @@ static __always_inline bool ogf_inside_call(__u64 thread, __u64 frame)
 
 	if (!outer)
 		return false;
-	if (outer->frame > frame)
+	if (outer->frame > frame && ogf_is_seen_to_return(outer))
 		return true;
-	ogf_count(outer->event.kind, OGF_OUTCOME_NO_RETURN);
-	bpf_map_delete_elem(&calls_in_flight, &thread);
+	ogf_give_up(thread, outer);
 	return false;
 }
 
@@ -261,6 +286,11 @@ int on_call_return(struct pt_regs *regs)
 	/* The return of a nested call, or of one that began before we attached. */
 	if (!call || call->frame != ogf_frame_at_return(regs))
 		return 0;
+	/* Maybe of another call in the same place: then the time would be that of both, and of all between them. */
+	if (!ogf_is_seen_to_return(call)) {
+		ogf_give_up(thread, call);
+		return 0;
+	}
 	task = (struct task_struct *)bpf_get_current_task_btf();
 	event = call->event;
 	event.end_ns = end_ns;

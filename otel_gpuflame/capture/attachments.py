@@ -23,6 +23,7 @@ from otel_gpuflame.capture.bpf.uprobes import ProbePoint, UprobeLinks
 from otel_gpuflame.capture.libraries import GpuLibrary, is_gpu_library, read_library
 from otel_gpuflame.capture.real_files import is_on_overlay, shows_probe
 from otel_gpuflame.capture.refusals import Complaints, FileVersion, Refusals, RetryAt
+from otel_gpuflame.capture.seen_returns import SeenReturns
 
 logger = logging.getLogger(__name__)
 
@@ -47,15 +48,22 @@ class LateProbes:
 class Attachments:
     """Libraries with probes. `in_windows`: calls that return at once are probed only while a window is open.
 
-    `passes`: PyTorch's engine is probed, too, and this is told when its backward passes are seen.
+    `passes`: PyTorch's engine is probed, too, and this is told when its backward passes are seen. `returns` is told
+    which calls are not seen to return.
     """
 
     def __init__(
-        self, links: UprobeLinks, *, in_windows: bool, passes: SeenPasses | None = None
+        self,
+        links: UprobeLinks,
+        *,
+        in_windows: bool,
+        passes: SeenPasses | None = None,
+        returns: SeenReturns | None = None,
     ) -> None:
         self._links = links
         self._in_windows = in_windows
         self._passes = passes
+        self._returns = returns
         self._window_is_open = False
         self._windowed_groups: set[ProbeGroup] = set()
         self._attached: dict[FileKey, Attached] = {}
@@ -93,12 +101,14 @@ class Attachments:
         """From the next window on, attach these only while a window is open. While none is."""
         if ProbeGroup.BACKWARD in groups:
             self._end_passes()
-        for group in set(groups) - self._windowed_groups:
+        new = set(groups) - self._windowed_groups
+        for group in new:
             logger.info("programs make too many %s: probed in windows", group.value)
             self._windowed_groups.add(group)
             for key in self._attached:
                 self._missing.discard((key, group))
                 self._links.detach((key, group))
+        self._lose_returns(new)
 
     def probe_always(self, groups: Iterable[ProbeGroup]) -> None:
         """Take `probe_in_windows` back. While none is open."""
@@ -200,6 +210,7 @@ class Attachments:
             self._end_passes()
         has_waits = ProbeGroup.WAIT in self._windowed_groups
         self._links.close_window(_RETURN_GRACE_S if has_waits else 0.0)
+        self._lose_returns(self._windowed_groups)
 
     def close(self) -> None:
         """Detach everything and close the files."""
@@ -308,6 +319,11 @@ class Attachments:
             path,
             gap_ns / 1e6,
         )
+
+    def _lose_returns(self, detached: Collection[ProbeGroup]) -> None:
+        """Once the probes are gone: none of the calls that began until now is seen to return."""
+        if ProbeGroup.WAIT in detached and self._returns is not None:
+            self._returns.lost(time.monotonic_ns())
 
     def _see_passes(self) -> None:
         """Where the probe on backward passes is attached now, to each library that has them."""

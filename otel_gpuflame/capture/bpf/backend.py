@@ -80,6 +80,10 @@ class CaptureBackend(Protocol):
         """See `autograd.SeenPasses`; None where these programs take over nothing from whoever calls `backward()`."""
 
     @property
+    def waits_since(self) -> BpfMap | None:
+        """See `seen_returns.SeenReturns`; None where these programs are of `record` alone, which has no windows."""
+
+    @property
     def unwind_maps(self) -> UnwindMaps | None:
         """Where unwind tables go; None where these programs walk stacks by frame pointer alone."""
 

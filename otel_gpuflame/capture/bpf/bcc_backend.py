@@ -63,6 +63,7 @@ class BccKernel(CaptureMaps):
 
     gpu_majors: None = None
     passes_since: None = None
+    waits_since: None = None
     unwind_maps: None = None
 
     def __init__(

@@ -68,6 +68,7 @@ class CaptureKernel(CaptureMaps):
         self.uprobes = UprobeLinks(self.object, multi=self.report.uprobe_multi)
         self.gpu_majors = self.map("gpu_majors", 4)
         self.passes_since = self.map("passes_since", 8)
+        self.waits_since = self.map("waits_since", 8)
         self._xids = self.map("xids", wire.XID.itemsize)
         self._walk_counters = self.per_cpu("walk_counters")
         uses_tables = UNWIND_TABLES not in self.report.missing

@@ -28,6 +28,7 @@ from otel_gpuflame.capture.live.probing import Probing
 from otel_gpuflame.capture.live.processes import ProcessReports
 from otel_gpuflame.capture.live.stacks import LiveStacks
 from otel_gpuflame.capture.replaced import Replaced, ReplacedPrograms
+from otel_gpuflame.capture.seen_returns import SeenReturns
 from otel_gpuflame.capture.target import SETTLE_NS
 from otel_gpuflame.capture.targets import Targets
 from otel_gpuflame.capture.unix_time import unix_offset_ns
@@ -73,11 +74,12 @@ class LiveCapture:
         self._gpu_files = GpuDevices(majors, proc) if majors is not None else None
         self._drain = self._kernel.open_drain(options.poll_ns)
         # Programs that BCC compiles walk no Python frames and read no span: there is nothing to take over.
-        passes_since = self._kernel.passes_since
+        passes_since, waits_since = self._kernel.passes_since, self._kernel.waits_since
         self._attachments = Attachments(
             self._kernel.uprobes,
             in_windows=options.budget is not None,
             passes=SeenPasses(passes_since) if passes_since is not None else None,
+            returns=SeenReturns(waits_since) if waits_since is not None else None,
         )
         files = ElfFiles()
         self._targets = Targets(

@@ -211,6 +211,41 @@ def test_calls_that_began_in_a_window_are_seen_to_return(
     attachments.close()
 
 
+def test_waits_that_lose_their_probes_are_not_seen_to_return(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Told when the probes are gone, and only where they go: the rest of calls in flight returns."""
+    path = tmp_path / "libcuda.so.1"
+    path.touch()
+    points = (
+        ProbePoint(Program.CALL_ENTER, 16, 0, group=ProbeGroup.WAIT),
+        ProbePoint(Program.NAME_ENTER, 32, 0, group=ProbeGroup.NAME),
+    )
+    found = GpuLibrary(path, FileKey(1, path.stat().st_ino), points)
+    monkeypatch.setattr(attachments_module, "read_library", lambda _path: found)
+    links: Any = _Links()
+    told: list[list[int]] = []
+    returns: Any = SimpleNamespace(lost=lambda _now_ns: told.append(links.offsets()))
+    attachments = Attachments(links, in_windows=True, returns=returns)
+    attachments.attach(path, NOW_NS, str(path))
+    attachments.open_window()
+    attachments.close_window()
+    attachments.probe_in_windows({ProbeGroup.NAME})
+    assert told == []
+    attachments.probe_in_windows({ProbeGroup.WAIT})
+    assert told == [[]]
+    attachments.probe_in_windows({ProbeGroup.WAIT})
+    attachments.open_window()
+    assert (told, links.offsets()) == ([[]], [16, 32])
+    attachments.close_window()
+    assert told == [[], []]
+    attachments.probe_always(ProbeGroup)
+    attachments.open_window()
+    attachments.close_window()
+    assert told == [[], []]
+    attachments.close()
+
+
 def test_what_is_known_of_passes_is_forgotten_before_their_probe_goes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
