@@ -272,6 +272,7 @@ class Attachments:
             if ProbeGroup.BACKWARD not in self._windowed_groups and _is_autograd(known):
                 self._end_passes()
             self._drop(known)
+            self._lose_returns({ProbeGroup.WAIT})
             known.fd, known.status = os.dup(fd), status
             self._attach_new(known)
             self._places[Place(status.st_dev, status.st_ino)] = known.key

@@ -221,7 +221,7 @@ def test_waits_that_lose_their_probes_are_not_seen_to_return(
         ProbePoint(Program.CALL_ENTER, 16, 0, group=ProbeGroup.WAIT),
         ProbePoint(Program.NAME_ENTER, 32, 0, group=ProbeGroup.NAME),
     )
-    found = GpuLibrary(path, FileKey(1, path.stat().st_ino), points)
+    found = GpuLibrary(path, points)
     monkeypatch.setattr(attachments_module, "read_library", lambda _path: found)
     links: Any = _Links()
     told: list[list[int]] = []
