@@ -1,6 +1,6 @@
 """Calls that are probed all the time as long as they are rare: when a program makes them too often for that.
 
-Each costs the program two traps and two programs, and what these take of its caches (docs/overhead.md).
+Most cost the program two traps and two programs, and what these take of its caches (docs/overhead.md).
 
 Names: PyTorch's runtime asks for the CUfunction of a CUkernel at some launches, each time anew: 2,390 times a second in
 a training loop on an H200. Such answers come again in the next window, before the launches that they name; names that
@@ -11,20 +11,25 @@ Backward passes: a small model on an H200 trains at 266 a second. Between window
 
 Waits: a token of a small model on an H200 takes 1.7 ms and ends with one. From 333 a second on, at the default budget,
 they are captured in windows and scaled, as launches are.
+
+Launches of graphs: one a step, or one for each of the 30 to 60 pieces of a model that is cut where it cannot be
+captured. At 100 steps a second that is thousands, which would take all of the budget and more. From 200 a second on,
+at the default budget, they are captured in windows too.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from otel_gpuflame.capture.bpf.probes import ProbeGroup
 from otel_gpuflame.events.frames import ProcessKey
 from otel_gpuflame.events.records import CallArray
-from otel_gpuflame.events.windowed import may_wait
+from otel_gpuflame.events.windowed import launch_graphs, may_wait
 
 NAME_NS: Final = 4_000.0
 """What one answer is taken to cost the program: on an H200 1.3 µs in programs, two traps of 0.8 µs where caches are
@@ -34,6 +39,11 @@ NAME_SHARE: Final = 0.1
 WAIT_NS: Final = 12_000.0
 """What one wait is taken to cost: 2.9 to 6.4 µs in programs, two traps, and what these take of the program's caches."""
 WAIT_SHARE: Final = 0.4
+GRAPH_NS: Final = 5_000.0
+"""What one launch of a graph is taken to cost: as any launch 2.2 to 3.0 µs in the program on an H200, one trap, and a
+quarter for caches."""
+GRAPH_SHARE: Final = 0.1
+"""With those of waits no more than half of the budget: what is beyond leaves no room for windows."""
 BACKWARD_NS: Final = 10_000.0
 """What the begin of one backward pass is taken to cost: on an H200 7.5 µs in the program, the trap of 0.8 µs, and some
 for caches."""
@@ -124,11 +134,17 @@ class _Rate:
         return changes
 
 
-class FrequentWaits:
-    """Counts waits by process while they are seen, and decides when a stratum begins whether to see all of them."""
+class FrequentCalls:
+    """Counts calls of one sort by process while they are seen; when a stratum begins it decides whether to see all.
 
-    def __init__(self, budget: float) -> None:
-        self._rate = _Rate(WAIT_SHARE * budget / (WAIT_NS / 1e9))
+    `chosen` tells which calls are of that sort. Times are CLOCK_MONOTONIC nanoseconds.
+    """
+
+    def __init__(
+        self, limit_per_s: float, chosen: Callable[[CallArray], NDArray[np.bool_]]
+    ) -> None:
+        self._rate = _Rate(limit_per_s)
+        self._chosen = chosen
 
     @property
     def are_windowed(self) -> bool:
@@ -149,7 +165,7 @@ class FrequentWaits:
         if since_ns is None or not len(rows):
             return
         starts_ns = rows["start_ns"]
-        counts = may_wait(rows) & (starts_ns >= since_ns)
+        counts = self._chosen(rows) & (starts_ns >= since_ns)
         if until_ns is not None:
             counts &= starts_ns < until_ns
         pids, numbers = np.unique(rows["tgid"][counts], return_counts=True)
@@ -163,6 +179,16 @@ class FrequentWaits:
         if not self.are_windowed:
             self.begin(now_ns)
         return changes
+
+
+def frequent_waits(budget: float) -> FrequentCalls:
+    """Of calls that may wait. `budget`: share of a program's time."""
+    return FrequentCalls(WAIT_SHARE * budget / (WAIT_NS / 1e9), may_wait)
+
+
+def frequent_graph_launches(budget: float) -> FrequentCalls:
+    """Of launches of graphs."""
+    return FrequentCalls(GRAPH_SHARE * budget / (GRAPH_NS / 1e9), launch_graphs)
 
 
 class FrequentPasses:

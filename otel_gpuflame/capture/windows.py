@@ -28,8 +28,8 @@ _FIRST_STRATUM_NS: Final = 2_000_000_000
 """Nothing is known of the costs yet: a short stratum with a small window, to measure."""
 _FIRST_DUTY: Final = 0.05
 _LEAST_NEEDED: Final = 0.005
-"""Where waits or backward passes are windowed there are windows, whatever the budget says: else nothing would be known
-of them."""
+"""Where waits, launches of graphs or backward passes are windowed there are windows, whatever the budget says: else
+nothing would be known of them."""
 _RISE: Final = 4.0
 """A duty rises at most so many times over from one stratum to the next: what a short window has measured wrongly, or
 just before a target began its work, costs a target four times its share for one stratum at most."""
@@ -51,6 +51,10 @@ class Probes(CostReadings, Protocol):
     @property
     def waits_are_windowed(self) -> bool:
         """Whether calls that may wait are windowed."""
+
+    @property
+    def graph_launches_are_windowed(self) -> bool:
+        """Whether launches of graphs are."""
 
     @property
     def need_windows(self) -> bool:
@@ -238,6 +242,7 @@ class WindowControl:
             close_ns=plan.close_ns,
             probability_ppb=max(1, round(probability * _PPB)),
             with_waits=plan.probability < 1 and self._probes.waits_are_windowed,
+            with_graph_launches=plan.probability < 1 and self._probes.graph_launches_are_windowed,
         )
 
     def _close(self, clock: Clock) -> None:

@@ -121,9 +121,10 @@ def agent(
 ) -> None:
     """Profile every process of this host that uses a GPU library, and send OTLP profiles to a Collector.
 
-    Waits are always captured, unless a program makes hundreds a second. Launches and executions are captured in
-    windows, as much as the budget allows, and scaled; estimates come in the scope otel_gpuflame/estimated. Needs
-    root (or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH, CAP_CHECKPOINT_RESTORE).
+    Waits and launches of graphs are always captured, unless a program makes hundreds a second. Other launches and
+    executions are captured in windows, as much as the budget allows, and scaled; estimates come in the scope
+    otel_gpuflame/estimated. Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH,
+    CAP_CHECKPOINT_RESTORE).
     """
     control = AgentControl()
     _handle_signals(control)

@@ -160,7 +160,10 @@ _CAPTURES: Final = frozenset(
 
 
 def is_windowed(api: Api) -> bool:
-    """Whether the agent probes this call only in windows: it returns at once, and is not as rare as graph launches."""
+    """Whether the agent probes this call only in windows, however rare it is: it returns at once, and mostly is not.
+
+    Launches of graphs are windowed where a program makes many (`capture/frequent.py`), as calls that may wait are.
+    """
     is_rare = api.kind in (Kind.GRAPH_LAUNCH, Kind.CUPTI) or api.name in _CAPTURES
     return api.blocking is Blocking.NEVER and not is_rare
 

@@ -258,9 +258,13 @@ def _stacks_forgotten(segment: SegmentDecoder, rows: int) -> StacksForgotten:
 
 
 def _sampling_window(segment: SegmentDecoder, rows: int) -> SamplingWindow:
-    *times_ns, probability_ppb, with_waits = _single(segment, Kind.SAMPLING_WINDOWS, rows)
-    start_ns, end_ns, open_ns, close_ns = times_ns
-    return SamplingWindow(start_ns, end_ns, open_ns, close_ns, probability_ppb, bool(with_waits))
+    *numbers, with_waits, with_graph_launches = _single(segment, Kind.SAMPLING_WINDOWS, rows)
+    start_ns, end_ns, open_ns, close_ns, probability_ppb = numbers
+    return SamplingWindow(
+        *(start_ns, end_ns, open_ns, close_ns, probability_ppb),
+        with_waits=bool(with_waits),
+        with_graph_launches=bool(with_graph_launches),
+    )
 
 
 def _executions(segment: SegmentDecoder, rows: int) -> Executions:

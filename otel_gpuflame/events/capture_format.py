@@ -19,7 +19,7 @@ MAGIC = b"\x89OGFCAP\n"
 at once."""
 
 MAJOR_VERSION = 1
-MINOR_VERSION = 3
+MINOR_VERSION = 4
 
 PROLOGUE = struct.Struct("<8sHHII")
 """magic, major, minor, header_bytes, crc32 (of the 16 bytes before it, then the header)."""

@@ -69,6 +69,7 @@ _COLUMNS: Mapping[Kind, list[tuple[str, str]] | np.dtype[Any]] = {
         ("close_ns", "<i8"),
         ("probability_ppb", "<u4"),
         ("with_waits", "|u1"),
+        ("with_graph_launches", "|u1"),
     ],
     Kind.EXECUTIONS: EXECUTION,
     Kind.DEVICES: [
@@ -98,7 +99,9 @@ TABLES: Mapping[Kind, TableSchema] = MappingProxyType(
     {kind: describe(kind.name.lower(), np.dtype(columns)) for kind, columns in _COLUMNS.items()}
 )
 
-ADDED_COLUMNS = MappingProxyType({Kind.SAMPLING_WINDOWS: frozenset({"with_waits"})})
+ADDED_COLUMNS = MappingProxyType(
+    {Kind.SAMPLING_WINDOWS: frozenset({"with_waits", "with_graph_launches"})}
+)
 """Columns that a minor version has added: 0 in older files."""
 
 BYTE_TABLES = frozenset(

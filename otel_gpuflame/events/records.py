@@ -92,7 +92,7 @@ class SamplingWindow:
 
     Delivered when the window has opened. `probability_ppb`: chance, in 10⁻⁹, with which any instant of the stratum
     was to be covered; 10⁹ means that everything is captured. `with_waits`: in this stratum, calls that may wait are
-    among the windowed ones.
+    among the windowed ones; `with_graph_launches`: launches of graphs are.
     """
 
     stratum_start_ns: int
@@ -101,6 +101,7 @@ class SamplingWindow:
     close_ns: int
     probability_ppb: int
     with_waits: bool = False
+    with_graph_launches: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from otel_gpuflame.correlate.groups import Groups
 from otel_gpuflame.correlate.sampling import Estimate, estimate_total
 from otel_gpuflame.events.attributions import AttributionArray, Measure
 from otel_gpuflame.events.records import CallArray, SamplingWindow
-from otel_gpuflame.events.windowed import WindowedWaits, are_windowed, may_wait
+from otel_gpuflame.events.windowed import WindowedWhereFrequent, are_windowed, may_wait
 from otel_gpuflame.profile.linked_spans import LinkedSpans
 
 PPB = 1_000_000_000
@@ -56,7 +56,7 @@ class Strata:
 
     def __init__(self) -> None:
         self._open: list[Stratum] = []
-        self._waits = WindowedWaits()
+        self._where_frequent = WindowedWhereFrequent()
         self.opened = 0
         self._seen: deque[float] = deque(maxlen=HISTORY)
         self._probabilities: deque[float] = deque(maxlen=HISTORY)
@@ -71,7 +71,7 @@ class Strata:
         """Begin a stratum."""
         self.opened += 1
         self._open.append(Stratum(window, self.opened))
-        self._waits.note(window)
+        self._where_frequent.note(window)
 
     def split(
         self, rows: CallArray
@@ -81,7 +81,7 @@ class Strata:
         In a stratum that is captured as a whole, windowed calls count as they are too. A wait that ends when its
         stratum is complete is outside: the estimate of that stratum stands for it.
         """
-        undecided = are_windowed(rows) | self._waits.among(rows)
+        undecided = are_windowed(rows) | self._where_frequent.among(rows)
         starts = rows["start_ns"]
         exact = ~undecided
         sampled = []

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_gpuflame.capture.live import LiveOptions
+from otel_gpuflame.capture.live.probing import Probing
 from otel_gpuflame.capture.windows import BudgetOptions
 from otel_gpuflame.cli.destination import destination
 from otel_gpuflame.correlate.spans import SpanLink
@@ -64,7 +65,11 @@ def agent_parts(options: HostOptions) -> None:
         tell_load(capture)
         take([capture.start_event()])
         _warm_up(capture, take)
-        tell("arranged", waits_are_windowed=capture.probing.waits_are_windowed)
+        tell(
+            "arranged",
+            waits_are_windowed=capture.probing.waits_are_windowed,
+            graph_launches_are_windowed=capture.probing.graph_launches_are_windowed,
+        )
         capture.settle()
         if options.rare_s > 0:
             tell(
@@ -89,7 +94,7 @@ def agent_parts(options: HostOptions) -> None:
         capture.attach()
 
         def begin_window() -> None:
-            take([_stratum(2 * options.block_ns, with_waits=capture.probing.waits_are_windowed)])
+            take([_stratum(2 * options.block_ns, capture.probing)])
             sending.send_after(2 * options.block_ns)
 
         Blocks("window", capture, take, step_ns=AGENT_STEP_NS, off_captures=True).run(
@@ -166,11 +171,15 @@ def _capture(
         take(capture.step(AGENT_STEP_NS))
 
 
-def _stratum(length_ns: int, *, with_waits: bool = False) -> SamplingWindow:
-    """A window that begins now."""
+def _stratum(length_ns: int, probing: Probing | None = None) -> SamplingWindow:
+    """A window that begins now. `probing`: in which there is what is windowed at present."""
     now_ns = time.monotonic_ns()
     end_ns, close_ns = now_ns + 2 * length_ns, now_ns + length_ns
-    return SamplingWindow(now_ns, end_ns, now_ns, close_ns, NS // 2, with_waits)
+    return SamplingWindow(
+        *(now_ns, end_ns, now_ns, close_ns, NS // 2),
+        with_waits=probing is not None and probing.waits_are_windowed,
+        with_graph_launches=probing is not None and probing.graph_launches_are_windowed,
+    )
 
 
 def record_part(options: HostOptions) -> None:

@@ -238,9 +238,10 @@ def in_words(report: dict[str, Any]) -> str:
 def _ending(report: dict[str, Any]) -> list[str]:
     lines = [_programs(told) for told in report["programs"]]
     lines += [
-        "  waits are captured in windows"
+        f"  {what} are captured in windows"
         for told in report["arranged"]
-        if told["waits_are_windowed"]
+        for what in ("waits", "graph launches")
+        if told[f"{what.replace(' ', '_')}_are_windowed"]
     ]
     choice = report["choice"]
     if choice is not None:

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Final
 
 from otel_gpuflame.events.apis import BY_NAME, Api, Blocking, Runtime, is_windowed
-from otel_gpuflame.events.wire import CookieShift, NameShape, Shape
+from otel_gpuflame.events.wire import CookieShift, Kind, NameShape, Shape
 
 
 class Program(Enum):
@@ -35,6 +35,7 @@ class ProbeGroup(Enum):
     """A program asks the driver for a function by its name."""
     ALIAS = "other handles of functions"
     WAIT = "calls that may wait"
+    GRAPH = "launches of graphs"
     BACKWARD = "backward passes"
     """A pass of PyTorch's autograd engine begins."""
 
@@ -168,7 +169,8 @@ def _call_spec(name: str, arguments: Arguments) -> ProbeSpec:
     api = BY_NAME[name]
     cookie = _call_cookie(api, arguments)
     if api.blocking is Blocking.NEVER:
-        return ProbeSpec(name, api.runtime, cookie, (Program.CALL,), is_windowed(api))
+        group = ProbeGroup.GRAPH if api.kind is Kind.GRAPH_LAUNCH else None
+        return ProbeSpec(name, api.runtime, cookie, (Program.CALL,), is_windowed(api), group)
     programs = (Program.CALL_ENTER, Program.CALL_RETURN)
     return ProbeSpec(name, api.runtime, cookie, programs, group=ProbeGroup.WAIT)
 

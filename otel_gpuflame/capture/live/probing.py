@@ -9,7 +9,13 @@ from random import Random
 from otel_gpuflame.capture.attachments import PASSES_LEAD_NS, Attachments
 from otel_gpuflame.capture.bpf.backend import CaptureBackend
 from otel_gpuflame.capture.bpf.probes import ProbeGroup
-from otel_gpuflame.capture.frequent import FrequentPasses, FrequentWaits, RepeatedNames
+from otel_gpuflame.capture.frequent import (
+    FrequentCalls,
+    FrequentPasses,
+    RepeatedNames,
+    frequent_graph_launches,
+    frequent_waits,
+)
 from otel_gpuflame.capture.live.device_side import DeviceSide
 from otel_gpuflame.capture.targets import Targets
 from otel_gpuflame.capture.windows import BudgetOptions, BudgetState, WindowControl
@@ -33,7 +39,10 @@ class Probing:
         self._targets = targets
         self._devices = devices
         self._names = RepeatedNames(budget.budget) if budget is not None else None
-        self._waits = FrequentWaits(budget.budget) if budget is not None else None
+        self._calls: dict[ProbeGroup, FrequentCalls] = {}
+        if budget is not None:
+            self._calls[ProbeGroup.WAIT] = frequent_waits(budget.budget)
+            self._calls[ProbeGroup.GRAPH] = frequent_graph_launches(budget.budget)
         # Without a budget as well as where passes are not seen, nothing of them is chosen.
         chooses_passes = budget is not None and attachments.sees_passes
         self._passes = FrequentPasses(budget.budget) if budget and chooses_passes else None
@@ -68,10 +77,10 @@ class Probing:
         if self.control is not None:
             self.control.stop(time.monotonic_ns)
 
-    def count_waits(self, rows: CallArray) -> None:
+    def count_calls(self, rows: CallArray) -> None:
         """Calls as they come, of all kinds."""
-        if self._waits is not None:
-            self._waits.count(rows)
+        for calls in self._calls.values():
+            calls.count(rows)
 
     def count_names(self, repeated: Mapping[tuple[ProcessKey, ProbeGroup], int]) -> None:
         """So often did processes ask for names that are known, or cannot be."""
@@ -90,7 +99,12 @@ class Probing:
     @property
     def waits_are_windowed(self) -> bool:
         """Whether calls that may wait are probed in windows only."""
-        return self._waits is not None and self._waits.are_windowed
+        return self._are_windowed(ProbeGroup.WAIT)
+
+    @property
+    def graph_launches_are_windowed(self) -> bool:
+        """Whether launches of graphs are."""
+        return self._are_windowed(ProbeGroup.GRAPH)
 
     @property
     def passes_are_windowed(self) -> bool:
@@ -100,7 +114,7 @@ class Probing:
     @property
     def need_windows(self) -> bool:
         """Whether one of these is, and so known from windows alone."""
-        return self.waits_are_windowed or self.passes_are_windowed
+        return self.passes_are_windowed or any(map(self._are_windowed, self._calls))
 
     @property
     def lead_ns(self) -> int:
@@ -108,10 +122,12 @@ class Probing:
         return PASSES_LEAD_NS if self.passes_are_windowed else 0
 
     def choose_always_on(self, now_ns: int) -> bool:
-        """Decide anew about waits and backward passes; whether something has changed."""
-        changed = {}
-        if self._waits is not None and self._waits.decide(now_ns):
-            changed[ProbeGroup.WAIT] = self._waits.are_windowed
+        """Decide anew about waits, launches of graphs and backward passes; whether something has changed."""
+        changed = {
+            group: calls.are_windowed
+            for group, calls in self._calls.items()
+            if calls.decide(now_ns)
+        }
         if self._passes is not None and self._passes.decide(now_ns, self._pass_totals()):
             changed[ProbeGroup.BACKWARD] = self._passes.are_windowed
         self._attachments.probe_in_windows(
@@ -126,8 +142,8 @@ class Probing:
         """Attach windowed probes to every library."""
         self._attachments.open_window()
         now_ns = time.monotonic_ns()
-        if self._waits is not None and self._waits.are_windowed:
-            self._waits.begin(now_ns)
+        for calls in self._windowed_calls():
+            calls.begin(now_ns)
         if self._passes is not None and self._passes.are_windowed:
             self._passes.begin(now_ns, self._pass_totals())
 
@@ -139,8 +155,8 @@ class Probing:
         """End both."""
         self._devices.stop_recording()
         now_ns = time.monotonic_ns()
-        if self._waits is not None and self._waits.are_windowed:
-            self._waits.end(now_ns)
+        for calls in self._windowed_calls():
+            calls.end(now_ns)
         if self._passes is not None and self._passes.are_windowed:
             self._passes.end(now_ns, self._pass_totals())
         self._attachments.close_window()
@@ -157,6 +173,12 @@ class Probing:
     def record_switch_ns(self) -> int:
         """What it stalls a target to begin and to end recording, besides what probes take."""
         return self._devices.record_switch_ns()
+
+    def _are_windowed(self, group: ProbeGroup) -> bool:
+        return group in self._calls and self._calls[group].are_windowed
+
+    def _windowed_calls(self) -> list[FrequentCalls]:
+        return [calls for calls in self._calls.values() if calls.are_windowed]
 
     def _pass_totals(self) -> dict[int, int]:
         return {pid: self._kernel.passes_of(pid) for pid in self._targets.pids()}

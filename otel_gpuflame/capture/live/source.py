@@ -280,7 +280,7 @@ class LiveCapture:
             yield ProcessesEnded((program.change.process,))
         rows = self._replaced.hold_back(rows)
         self._stacks.ask_for_lost(rows)
-        self._probing.count_waits(rows)
+        self._probing.count_calls(rows)
         yield from self._descriptions.events(rows)
         names = self._names.learn(self._drain.data(_NAMES))
         self._probing.count_names(names.repeated)

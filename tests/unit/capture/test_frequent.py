@@ -11,13 +11,16 @@ from otel_gpuflame.capture.bpf.probes import ProbeGroup
 from otel_gpuflame.capture.frequent import (
     BACKWARD_NS,
     BACKWARD_SHARE,
+    GRAPH_NS,
+    GRAPH_SHARE,
     NAME_NS,
     NAME_SHARE,
     WAIT_NS,
     WAIT_SHARE,
     FrequentPasses,
-    FrequentWaits,
     RepeatedNames,
+    frequent_graph_launches,
+    frequent_waits,
 )
 from otel_gpuflame.events import wire
 from otel_gpuflame.events.apis import BY_NAME
@@ -102,7 +105,7 @@ def evenly(begin_ns: int, length_ns: int, per_s: float, **more: Any) -> CallArra
 def test_waits_beyond_their_share_of_the_budget_are_windowed() -> None:
     """Of the program that waits most; other calls do not count, and programs are not added up."""
     assert pytest.approx(WAITS_PER_S, rel=0.01) == WAIT_SHARE * 0.01 * 1e9 / WAIT_NS
-    waits = FrequentWaits(0.01)
+    waits = frequent_waits(0.01)
     assert not waits.decide(SECOND_NS)
     for pid in (1, 2):
         waits.count(evenly(SECOND_NS, SECOND_NS, 320, pid=pid))
@@ -116,7 +119,7 @@ def test_waits_beyond_their_share_of_the_budget_are_windowed() -> None:
 
 def test_windowed_waits_are_always_on_again_when_they_have_become_rare() -> None:
     """Seen in windows alone, over as many as it takes to know their rate; not at once when they are at the limit."""
-    waits = FrequentWaits(0.01)
+    waits = frequent_waits(0.01)
     waits.decide(SECOND_NS)
     waits.count(evenly(SECOND_NS, SECOND_NS, 400))
     assert waits.decide(2 * SECOND_NS)
@@ -135,12 +138,37 @@ def test_windowed_waits_are_always_on_again_when_they_have_become_rare() -> None
 
 def test_a_rate_that_was_seen_too_shortly_decides_nothing() -> None:
     """Some calls within 0.1 s may be all there are."""
-    waits = FrequentWaits(0.01)
+    waits = frequent_waits(0.01)
     waits.decide(SECOND_NS)
     waits.count(evenly(SECOND_NS, 100 * MS, 5_000))
     assert not waits.decide(SECOND_NS + 100 * MS)
     assert not waits.decide(SECOND_NS + 200 * MS)
     assert waits.decide(SECOND_NS + 300 * MS)
+
+
+GRAPHS_PER_S = 200
+"""A tenth of the budget, at 5 µs each."""
+
+
+def test_graph_launches_beyond_their_share_of_the_budget_are_windowed() -> None:
+    """As waits are, each by itself: a program that waits often may launch few graphs. And back."""
+    assert pytest.approx(GRAPHS_PER_S) == GRAPH_SHARE * 0.01 * 1e9 / GRAPH_NS
+    graphs, waits = frequent_graph_launches(0.01), frequent_waits(0.01)
+    for calls in (graphs, waits):
+        calls.decide(SECOND_NS)
+        calls.count(evenly(SECOND_NS, SECOND_NS, 350))
+        calls.count(evenly(SECOND_NS, SECOND_NS, 5_000, api="cuLaunchKernel"))
+        calls.count(evenly(SECOND_NS, SECOND_NS, 190, api="cuGraphLaunch"))
+    assert not graphs.decide(2 * SECOND_NS)
+    assert waits.decide(2 * SECOND_NS)
+    graphs.count(evenly(2 * SECOND_NS, SECOND_NS, 210, api="cuGraphLaunch"))
+    assert graphs.decide(3 * SECOND_NS)
+    assert graphs.are_windowed
+    graphs.begin(3 * SECOND_NS)
+    graphs.count(evenly(3 * SECOND_NS, 300 * MS, 90, api="cuGraphLaunch"))
+    graphs.end(3 * SECOND_NS + 300 * MS)
+    assert graphs.decide(4 * SECOND_NS)
+    assert not graphs.are_windowed
 
 
 PASSES_PER_S = 100

@@ -15,7 +15,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from otel_gpuflame.capture import libraries
-from otel_gpuflame.capture.bpf.probes import Program, spec_for_symbol
+from otel_gpuflame.capture.bpf.probes import ProbeGroup, Program, spec_for_symbol
 from otel_gpuflame.capture.libraries import (
     file_offset_of,
     installed_libraries,
@@ -115,6 +115,15 @@ def test_every_known_export_gets_its_probes(library: Path) -> None:
         expected |= {(program, offset, spec.cookie) for program in spec.programs}
     assert {(p.program, p.offset, p.cookie) for p in found.points} == expected
     assert len(found.points) == len(expected)
+
+
+def test_launches_of_graphs_are_probed_always_as_long_as_they_are_rare(library: Path) -> None:
+    """By a group of their own: they come and go with windows where a program makes many."""
+    found = read_library(library)
+    assert found is not None
+    (point,) = [point for point in found.points if point.group is ProbeGroup.GRAPH]
+    assert point.offset == offset_in_file(library, "cuGraphLaunch")
+    assert not point.windowed
 
 
 def test_the_probe_sits_on_a_cheap_instruction(library: Path) -> None:

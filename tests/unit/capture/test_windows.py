@@ -39,23 +39,29 @@ class Machine:
     hits: float = 0.0
     rate_waits: float = 0.0
     waits_are_windowed: bool = False
+    rate_graphs: float = 0.0
+    graph_launches_are_windowed: bool = False
     lead_ns: int = 0
     limit_per_s: float = float("inf")
     arranged: list[tuple[int, bool]] = field(default_factory=list)
 
     @property
     def need_windows(self) -> bool:
-        return self.waits_are_windowed
+        return self.waits_are_windowed or self.graph_launches_are_windowed
 
     def choose_always_on(self, now_ns: int) -> bool:
         assert not self.is_open
         assert now_ns <= self.now_ns
         wanted = self.rate_waits > self.limit_per_s
-        if wanted is self.waits_are_windowed:
+        graphs_wanted = self.rate_graphs > self.limit_per_s
+        changes = wanted is not self.waits_are_windowed
+        if not changes and graphs_wanted is self.graph_launches_are_windowed:
             return False
         self.now_ns += self.switch_ns
         self.waits_are_windowed = wanted
-        self.arranged.append((self.now_ns, wanted))
+        self.graph_launches_are_windowed = graphs_wanted
+        if changes:
+            self.arranged.append((self.now_ns, wanted))
         return True
 
     def clock(self) -> int:
@@ -64,6 +70,7 @@ class Machine:
     def advance(self, by_ns: int) -> None:
         rate = self.rate_always + (self.rate_windowed if self.is_open else 0.0)
         rate += self.rate_waits if self.is_open or not self.waits_are_windowed else 0.0
+        rate += self.rate_graphs if self.is_open or not self.graph_launches_are_windowed else 0.0
         self.hits += rate * by_ns / SECOND
         self.records += self.record_rate * by_ns / SECOND if self.is_open else 0.0
         self.now_ns += by_ns
@@ -425,6 +432,24 @@ def test_windowed_waits_have_windows_whatever_else_takes_up_the_budget() -> None
     windows = [window for window in run(machine, control, 120) if window.with_waits]
     assert control.state.duty == 0.005
     assert sum(window.close_ns - window.open_ns for window in windows) > 0
+
+
+def test_launches_of_graphs_become_windowed_before_they_end_capture() -> None:
+    """5,000 a second cost more than twice the budget, as models make that are cut into many graphs.
+
+    Waits, which are few, stay as they are.
+    """
+    machine = Machine(rate_waits=100.0, limit_per_s=200.0)
+    control = WindowControl(machine, BudgetOptions(trap_ns=1_000), Random(2))
+    assert not any(window.with_graph_launches for window in run(machine, control, 60))
+    machine.rate_graphs = 5_000.0
+    windows = run(machine, control, 120)[2:]
+    assert not control.state.killed
+    assert 0 < control.state.duty < 1
+    assert control.state.overhead(7) <= 0.01
+    assert sum(window.close_ns - window.open_ns for window in windows) > 0
+    assert all(window.with_graph_launches for window in windows)
+    assert not any(window.with_waits for window in windows)
 
 
 def test_a_given_duty_leaves_waits_as_they_are() -> None:

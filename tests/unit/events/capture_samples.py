@@ -94,6 +94,7 @@ def small_recording() -> list[Event]:
         Calls(calls(1, seed=2)),
         SamplingWindow(1_000, 9_000, 1_500, 3_500, 200_000_000),
         SamplingWindow(9_000, 19_000, 10_500, 13_500, 200_000_000, with_waits=True),
+        SamplingWindow(19_000, 29_000, 20_500, 23_500, 200_000_000, with_graph_launches=True),
         Watermark(2_000),
         Stacks((second,)),
         Calls(calls(2, seed=3)),

@@ -129,7 +129,7 @@ def test_reader_tells_origin_version_and_progress() -> None:
     """What the writer was given as `created` comes back, and all bytes are accounted for."""
     data = capture_bytes(small_recording())
     _, reader = read_all(data)
-    assert (reader.created, reader.version) == ({"version": "test"}, (1, 3))
+    assert (reader.created, reader.version) == ({"version": "test"}, (1, 4))
     assert reader.bytes_read == len(data)
 
 
@@ -368,14 +368,15 @@ def test_reader_takes_pipes() -> None:
 
 
 def test_a_column_that_came_later_is_0_in_older_files() -> None:
-    """Windows of captures before 1.3 do not say whether they hold waits: none did."""
+    """Windows of captures before 1.3 do not say whether they hold waits: none did. Launches of graphs: before 1.4."""
     columns = TABLES[Kind.SAMPLING_WINDOWS].dtype
     assert columns.names is not None
-    older = np.dtype([(name, columns[name]) for name in columns.names if name != "with_waits"])
-    schema = describe("sampling_windows", older)
-    _require_columns(Kind.SAMPLING_WINDOWS, schema)
-    (row,) = _columns(Kind.SAMPLING_WINDOWS, [np.array([(1, 5, 2, 3, 9)], older)])
-    assert row.tolist() == (1, 5, 2, 3, 9, 0)
+    numbers = (1, 5, 2, 3, 9, 1, 1)
+    for kept in (5, 6):
+        older = np.dtype([(name, columns[name]) for name in columns.names[:kept]])
+        _require_columns(Kind.SAMPLING_WINDOWS, describe("sampling_windows", older))
+        (row,) = _columns(Kind.SAMPLING_WINDOWS, [np.array([numbers[:kept]], older)])
+        assert row.tolist() == numbers[:kept] + (0,) * (7 - kept)
     with pytest.raises(CaptureFileError, match="close_ns"):
         _require_columns(
             Kind.SAMPLING_WINDOWS,

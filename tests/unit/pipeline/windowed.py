@@ -35,7 +35,7 @@ from otel_gpuflame.events.records import (
     Targets,
     Watermark,
 )
-from otel_gpuflame.events.windowed import are_windowed, may_wait
+from otel_gpuflame.events.windowed import are_windowed, launch_graphs, may_wait
 from otel_gpuflame.events.wire_gpu import GpuKind
 from otel_gpuflame.pipeline.correlating import CorrelatingAggregator
 from otel_gpuflame.profile.aggregate import AggregateOptions
@@ -124,6 +124,8 @@ class Schedule:
     """What the library says of each window."""
     with_waits: bool = False
     """Whether calls that may wait are windowed, too."""
+    with_graph_launches: bool = False
+    """Whether launches of graphs are."""
 
     def plan(self, begin_ns: int, random: Random) -> Iterator[PlannedWindow]:
         for start_ns in range(begin_ns, self.until_ns, self.stratum_ns):
@@ -139,11 +141,13 @@ def windowed(recording: Recording, schedule: Schedule, random: Random) -> Iterat
     is_kept = ~are_windowed(calls)
     if schedule.with_waits:
         is_kept &= ~may_wait(calls) | (calls["start_ns"] >= schedule.until_ns)
+    if schedule.with_graph_launches:
+        is_kept &= ~launch_graphs(calls) | (calls["start_ns"] >= schedule.until_ns)
     intervals: list[tuple[int, int]] = []
     in_library = np.zeros(len(recording.records), np.bool_)
     starts_ns = calls["start_ns"].astype(np.int64)
     for plan in schedule.plan(recording.begin_ns, random):
-        timed.append((plan.open_ns, 0, _announced(plan, with_waits=schedule.with_waits)))
+        timed.append((plan.open_ns, 0, _announced(plan, schedule)))
         is_kept |= (starts_ns >= plan.open_ns) & (starts_ns < plan.close_ns)
         if plan.probability < 1:
             intervals.append((plan.open_ns + OPENS_NS, plan.close_ns - ENDS_NS))
@@ -168,14 +172,15 @@ def windowed(recording: Recording, schedule: Schedule, random: Random) -> Iterat
     yield from (event for _, _, event in sorted(timed, key=lambda item: item[:2]))
 
 
-def _announced(plan: PlannedWindow, *, with_waits: bool) -> SamplingWindow:
+def _announced(plan: PlannedWindow, schedule: Schedule) -> SamplingWindow:
     return SamplingWindow(
         stratum_start_ns=plan.stratum_start_ns,
         stratum_end_ns=plan.stratum_end_ns,
         open_ns=plan.open_ns,
         close_ns=plan.close_ns,
         probability_ppb=round(plan.probability * PPB),
-        with_waits=with_waits,
+        with_waits=schedule.with_waits,
+        with_graph_launches=schedule.with_graph_launches,
     )
 
 

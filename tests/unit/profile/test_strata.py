@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from otel_gpuflame.events.records import CallArray, SamplingWindow
-from otel_gpuflame.events.windowed import WindowedWaits
+from otel_gpuflame.events.windowed import WindowedWhereFrequent
 from otel_gpuflame.profile.strata import Strata
 from tests.unit.profile.builders import call
 
@@ -13,7 +13,9 @@ STRATUM_NS = 1_000
 PROBABILITY_PPB = 300_000_000
 
 
-def stratum(number: int, *, with_waits: bool = True) -> SamplingWindow:
+def stratum(
+    number: int, *, with_waits: bool = True, with_graph_launches: bool = False
+) -> SamplingWindow:
     """Strata of 1,000 ns follow each other; the window of each is from 100 to 400 ns after its start."""
     start_ns = number * STRATUM_NS
     return SamplingWindow(
@@ -23,6 +25,7 @@ def stratum(number: int, *, with_waits: bool = True) -> SamplingWindow:
         close_ns=start_ns + 400,
         probability_ppb=PROBABILITY_PPB,
         with_waits=with_waits,
+        with_graph_launches=with_graph_launches,
     )
 
 
@@ -31,6 +34,11 @@ def waits(*starts_ns: int) -> CallArray:
     return np.concatenate(
         [call("cuStreamSynchronize", start_ns=start_ns, duration_ns=5) for start_ns in starts_ns]
     )
+
+
+def graph_launches(*starts_ns: int) -> CallArray:
+    """Launches of graphs that began then."""
+    return np.concatenate([call("cuGraphLaunch", start_ns=start_ns) for start_ns in starts_ns])
 
 
 def starts(rows: CallArray) -> list[int]:
@@ -61,9 +69,33 @@ def test_a_windowed_wait_counts_by_the_stratum_in_which_it_began() -> None:
     assert starts(outside) == [2_900]
 
 
+def test_launches_of_graphs_count_by_their_stratum_where_they_are_windowed() -> None:
+    """And as they are where they are not; whatever is the case of waits."""
+    strata = Strata()
+    for number in (1, 2, 3):
+        strata.open(stratum(number, with_waits=number == 1, with_graph_launches=number == 2))
+    exact, sampled, outside = strata.split(graph_launches(1_200, 1_900, 2_200, 2_900, 3_900))
+    assert starts(exact) == [1_200, 1_900, 3_900]
+    assert [(each.number, starts(rows)) for each, rows in sampled] == [(2, [2_200])]
+    assert starts(outside) == [2_900]
+    exact, sampled, _ = strata.split(waits(1_200, 2_200, 2_900))
+    assert starts(exact) == [2_200, 2_900]
+    assert [(each.number, starts(rows)) for each, rows in sampled] == [(1, [1_200])]
+
+
+def test_a_launch_of_a_graph_that_comes_when_its_stratum_is_complete_counts_nowhere() -> None:
+    """As with any launch: the estimate of that stratum stands for it."""
+    strata = Strata()
+    strata.open(stratum(1, with_graph_launches=True))
+    strata.open(stratum(2))
+    strata.complete_until(2_000)
+    exact, sampled, outside = strata.split(graph_launches(1_200, 2_200))
+    assert (starts(exact), sampled, starts(outside)) == ([2_200], [], [1_200])
+
+
 def test_strata_in_a_row_are_one_stretch_of_time() -> None:
     """However many there were, the first is remembered; what lies between two stretches is in none."""
-    windowed = WindowedWaits()
+    windowed = WindowedWhereFrequent()
     for number in (*range(100), *range(200, 210)):
         windowed.note(stratum(number))
     began_ns = waits(0, 99_999, 100_000, 199_999, 200_000, 209_999, 210_000)

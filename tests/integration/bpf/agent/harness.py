@@ -37,8 +37,8 @@ FLUSH_S: Final = 240.0
 """What an agent may take to send the rest: a bound against hanging, not what it should take."""
 FULL: Final = ("--window", "2", "--duty", "100%", "--shutdown", str(FLUSH_S))
 UPROBE: Final = "uprobe_multi"
-CUDA_WITH_WINDOW: Final = 5
-"""Entry probes of libcuda: launches that are always on, launches in windows, waits, names. One link each."""
+CUDA_WITH_WINDOW: Final = 6
+"""Entry probes of libcuda: captures, graph launches, what is windowed, waits, two sorts of names. One link each."""
 OPENCL_WITH_WINDOW: Final = 3
 """The same of the OpenCL loader, which has no launches that are always on."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that wait, or begin backward passes, so often that probing each would take the budget."""
+"""Programs that wait, launch graphs or begin backward passes so often that probing each would take the budget."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.integration.bpf.agent.harness import (
     wait_until,
 )
 from tests.integration.bpf.session import running
-from tests.integration.collector.resolve import ResolvedProfile
+from tests.integration.collector.resolve import ResolvedProfile, ResolvedSample
 from tests.integration.collector.sink import OtlpSink
 
 pytestmark = [pytest.mark.bpf, pytest.mark.usefixtures("side_by_side")]
@@ -34,15 +34,22 @@ APPS = Path(__file__).parent / "apps"
 STRATA = 2
 
 
-def waits_of(service: str, sink: OtlpSink, *, estimated: bool) -> list[ResolvedProfile]:
-    """Its profiles of waits."""
+def profiles_of(
+    service: str, sink: OtlpSink, sample_type: str, *, estimated: bool
+) -> list[ResolvedProfile]:
+    """Its profiles of a sort."""
     return [
         profile
         for profile in profiles_in(sink)
-        if profile.sample_type.type == "gpu_wait"
+        if profile.sample_type.type == sample_type
         and resource_of(profile)["service.name"] == service
         and (profile.scope.name == ESTIMATED) is estimated
     ]
+
+
+def waits_of(service: str, sink: OtlpSink, *, estimated: bool) -> list[ResolvedProfile]:
+    """Its profiles of waits."""
+    return profiles_of(service, sink, "gpu_wait", estimated=estimated)
 
 
 def test_frequent_waits_are_captured_in_windows_and_scaled(
@@ -59,7 +66,7 @@ def test_frequent_waits_are_captured_in_windows_and_scaled(
         with beacon(driver), running(command, environment) as program:
             subject.wait_for_log("too many calls that may wait: probed in windows")
             library = driver_of(driver)
-            wait_until(lambda: subject.entry_links(library) == 3, "the probes of waits to be gone")
+            wait_until(lambda: subject.entry_links(library) == 4, "the probes of waits to be gone")
             wait_until(
                 lambda: len(waits_of(service, sink, estimated=True)) >= STRATA,
                 f"estimates of {STRATA} strata",
@@ -78,6 +85,56 @@ def test_frequent_waits_are_captured_in_windows_and_scaled(
     assert 0 < exact < waited_ns
     lines = {name for each in estimates for sample in each.samples for name in sample.stack}
     assert {"main", "cuCtxSynchronize"} <= lines
+
+
+def graph_launches_of(
+    service: str, sink: OtlpSink, *, estimated: bool
+) -> list[tuple[int, list[ResolvedSample]]]:
+    """Samples of launches of graphs by profile, which is so many nanoseconds long."""
+    return [
+        (each.duration_ns, [s for s in each.samples if "cuGraphLaunch" in s.stack])
+        for each in profiles_of(service, sink, "gpu_launch", estimated=estimated)
+    ]
+
+
+def test_frequent_launches_of_graphs_are_captured_in_windows_and_scaled(
+    driver: dict[str, str], sink: OtlpSink
+) -> None:
+    """A model that is cut into 40 graphs: always probed these took the budget, so that there were no windows at all.
+
+    The beacon shows when the agent is ready; its launches are estimated, too.
+    """
+    service = unique("graphs-often")
+    environment = {**driver, "OTEL_SERVICE_NAME": service}
+    command = [sys.executable, str(APPS / "graphs_often.py")]
+    with agent(sink, "--window", "1", "--budget", "1.5%") as subject:
+        with beacon(driver), running(command, environment) as program:
+            subject.wait_for_log("too many launches of graphs: probed in windows")
+            library = driver_of(driver)
+            wait_until(lambda: subject.entry_links(library) == 4, "their probe to be gone")
+            wait_until(
+                lambda: len(graph_launches_of(service, sink, estimated=True)) >= STRATA,
+                f"estimates of {STRATA} strata",
+                limit_s=180,
+                pause_s=0.5,
+            )
+            program.go()
+            truth = program.truth()
+            assert program.finish() == 0, program.stderr.text()
+        subject.stop()
+    assert "kill switch" not in subject.log
+    estimates = graph_launches_of(service, sink, estimated=True)
+    lengths_ns = sum(length_ns for length_ns, _ in estimates)
+    launches = sum(sample.value for _, samples in estimates for sample in samples)
+    assert launches * 1e9 / lengths_ns == pytest.approx(truth["per_s"], rel=0.35)
+    exact = sum(
+        sample.value
+        for _, samples in graph_launches_of(service, sink, estimated=False)
+        for sample in samples
+    )
+    assert 0 < exact < launches
+    lines = {name for _, samples in estimates for sample in samples for name in sample.stack}
+    assert {"main", "step"} <= lines
 
 
 PASSES_OF: Final = {"one": {"one"}, "two": {"two"}, "inner": {"two", "inner"}}
