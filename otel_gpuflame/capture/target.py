@@ -8,8 +8,10 @@ from typing import Final
 
 from otel_gpuflame.capture.attached import LibraryUse
 from otel_gpuflame.capture.describe import Attributes
+from otel_gpuflame.events.frames import ProcessKey
 from otel_gpuflame.symbolize.cpython.detect import PythonRuntime
 from otel_gpuflame.symbolize.elf_files import FileIdentity
+from otel_gpuflame.symbolize.start_time import may_be_same_start
 
 # A library is relocated some time after it was mapped, and the last one announces itself by no further mapping:
 # look again this long after each change. The last looks are for descriptions: OpenTelemetry is often set up late.
@@ -37,6 +39,8 @@ class Target:
     """What we know of one process."""
 
     pid: int
+    start_ns: int = 0
+    """CLOCK_MONOTONIC, as BPF reports it or to the tick; 0: not known."""
     attributes: Attributes | None = None
     heirs: deque[Target] = field(default_factory=lambda: deque(maxlen=_MAX_HEIRS))
     """Children that were forked before anybody had described it: what it is, they are."""
@@ -57,7 +61,18 @@ class Target:
     mapped_ns: int | None = None
     """When it mapped a GPU library that nobody has looked at yet."""
     has_ended: bool = False
+    gone_since_ns: int | None = None
+    """When it was seen to be gone, while its end is not reported."""
     libraries: set[LibraryUse] = field(default_factory=set)
+
+    @property
+    def process(self) -> ProcessKey:
+        """Which process it is."""
+        return ProcessKey(self.pid, self.start_ns)
+
+    def is_same(self, process: ProcessKey) -> bool:
+        """Whether it may be `process`, which has the same pid."""
+        return may_be_same_start(self.start_ns, process.start_ns)
 
     def changed(self, now_ns: int) -> None:
         """It has mapped code, or runs another program: look at it soon, and again."""
@@ -122,9 +137,10 @@ def looks(now_ns: int) -> list[int]:
     return [now_ns + delay for delay in _LOOK_AGAIN_NS]
 
 
-def forked(pid: int, parent: Target | None) -> Target:
+def forked(process: ProcessKey, parent: Target | None) -> Target:
     """A child runs the program of its parent, and is described like it, as soon as that one is."""
-    child = Target(pid, is_forked=True)
+    pid = process.tgid
+    child = Target(pid, process.start_ns, is_forked=True)
     if parent is None:
         return child
     if parent.attributes is None:

@@ -23,14 +23,21 @@ from otel_gpuflame.capture.target import SETTLE_NS, Target, forked, looks
 from otel_gpuflame.capture.target_value import NOTHING_KNOWN, target_value
 from otel_gpuflame.errors import TargetError
 from otel_gpuflame.events import wire
+from otel_gpuflame.events.frames import ProcessKey
 from otel_gpuflame.symbolize.elf_files import ElfFiles, open_mapped_file
 from otel_gpuflame.symbolize.maps import AddressMap, read_maps
+from otel_gpuflame.symbolize.start_time import is_running, start_monotonic_ns
 
 logger = logging.getLogger(__name__)
 
 _LOOKS_FOR_DESCRIPTION: Final = 4
 """So many of the last looks, from 0.2 s after a change on, at 1 ms each: a program that ends within a second may have
 published its name by then. The first looks come often while a program loads its libraries."""
+
+_GONE_FOR_NS: Final = 1_000_000_000
+"""Reports take milliseconds."""
+_CHECKED: Final = 64
+"""Processes that are looked for in a second: some 20 µs each."""
 
 
 class Targets:
@@ -56,10 +63,15 @@ class Targets:
         self._redescribed: set[int] = set()
         self._changed: set[int] = set()
         self._denied: set[int] = set()
+        self._refused: set[int] = set()
+        self._unchecked: list[int] = []
+        """Those that `drop_gone` has not come to in this turn."""
         self.refused = 0
         """Processes that are not captured because BPF's table of targets is full."""
         self.unreadable = 0
         """Processes that we lack the right to look into."""
+        self.unreported = 0
+        """Processes whose end BPF did not report."""
 
     def __len__(self) -> int:
         return len(self._targets)
@@ -77,8 +89,13 @@ class Targets:
         # BPF tells processes apart, not threads.
         if process != pid:
             raise TargetError(f"{pid} is a thread of process {process}: record that one")
-        self._targets[pid] = Target(pid, due_ns=looks(now_ns - SETTLE_NS))
-        self._take_in(pid)
+        start_ns = start_monotonic_ns(pid, self._proc) or 0
+        if not self._take_in(pid, start_ns, now_ns):
+            return
+        if not is_running(ProcessKey(pid, start_ns), self._proc):
+            # It ended in between: BPF will not tell, and the pid may soon mean another process.
+            self._drop(pid)
+            raise TargetError(f"process {pid} has just ended")
 
     def add_tree(self, pid: int, now_ns: int) -> None:
         """Capture a process with its descendants. Raises TargetError if there is no such process.
@@ -94,15 +111,26 @@ class Targets:
                     self.add(each, now_ns)
             added.update(missing)
 
-    def _take_in(self, pid: int) -> bool:
+    def _take_in(self, pid: int, start_ns: int, now_ns: int) -> bool:
+        """Whether there is room for it."""
         if self._kernel.targets.set(_key(pid), NOTHING_KNOWN):
+            self._targets[pid] = Target(pid, start_ns, due_ns=looks(now_ns - SETTLE_NS))
             return True
         if not self.refused:
             logger.warning(
                 "more processes than the targets map holds: process %d is not captured", pid
             )
-        self.refused += 1
+        if pid not in self._refused:
+            self._refused.add(pid)
+            self.refused += 1
         return False
+
+    def _drop(self, pid: int) -> None:
+        """Capture whoever has that pid no more."""
+        del self._targets[pid]
+        self._denied.discard(pid)
+        self._kernel.targets.delete(_key(pid))
+        self._kernel.costs.delete(_key(pid))
 
     def _descendants(self, pid: int) -> Iterator[int]:
         """The process and all its present descendants."""
@@ -122,16 +150,20 @@ class Targets:
         """
         pid = change.process.tgid
         if change.change is wire.ProcessChange.EXIT:
-            if pid in self._targets:
-                self._targets[pid].has_ended = True
+            ended = self._targets.get(pid)
+            if ended is not None and ended.is_same(change.process):
+                ended.has_ended = True
             return None
         known = self._targets.get(pid)
-        if known is not None and known.has_ended:
-            # Its last calls are not through yet, and the pid already means another process.
+        if known is not None and (known.has_ended or not known.is_same(change.process)):
+            # Its last calls are not through yet, or its end got lost, and the pid already means another process.
             del self._targets[pid]
         if change.change is wire.ProcessChange.FORK:
-            self._targets[pid] = forked(pid, self._targets.get(change.parent.tgid))
+            parent = self._targets.get(change.parent.tgid)
+            is_known = parent is not None and parent.is_same(change.parent)
+            self._targets[pid] = forked(change.process, parent if is_known else None)
         target = self._targets.setdefault(pid, Target(pid))
+        target.start_ns = change.process.start_ns or target.start_ns
         former = None
         if change.change is wire.ProcessChange.EXEC:
             former = target.described_before(change.time_ns)
@@ -180,16 +212,38 @@ class Targets:
     def scan(self, now_ns: int) -> None:
         """Find the processes of the host that map a GPU library already."""
         pids = {int(entry.name) for entry in self._proc.iterdir() if entry.name.isdigit()}
+        self._refused &= pids
         for pid in pids - {os.getpid()} - self._targets.keys():
-            if self._maps_gpu_library(pid):
-                self._targets[pid] = Target(pid, due_ns=looks(now_ns - SETTLE_NS))
-                self._take_in(pid)
+            start_ns = start_monotonic_ns(pid, self._proc) or 0
+            if self._maps_gpu_library(pid) and self._take_in(pid, start_ns, now_ns):
                 self._kernel.costs.set(_key(pid), np.zeros(1, wire.COST).tobytes())
-                if not self._maps_gpu_library(pid):
+                if not is_running(ProcessKey(pid, start_ns), self._proc):
                     # It ended in between: BPF will not tell, and the pid may soon mean another process.
-                    del self._targets[pid]
-                    self._kernel.targets.delete(_key(pid))
-                    self._kernel.costs.delete(_key(pid))
+                    self._drop(pid)
+
+    def drop_gone(self, now_ns: int) -> list[ProcessKey]:
+        """Let go of processes whose end was not reported, and return them: once a second, some of all each time.
+
+        Not when they are first seen to be gone: the report may be on its way, and their last calls with it.
+        """
+        dropped = []
+        for pid in self._next_checked():
+            target = self._targets[pid]
+            if target.has_ended or is_running(target.process, self._proc):
+                target.gone_since_ns = None
+            elif target.gone_since_ns is None:
+                target.gone_since_ns = now_ns
+            elif now_ns - target.gone_since_ns >= _GONE_FOR_NS:
+                self._drop(pid)
+                dropped.append(target.process)
+        self.unreported += len(dropped)
+        return dropped
+
+    def _next_checked(self) -> list[int]:
+        if not self._unchecked:
+            self._unchecked = list(self._targets)
+        chosen, self._unchecked = self._unchecked[:_CHECKED], self._unchecked[_CHECKED:]
+        return [pid for pid in chosen if pid in self._targets]
 
     def keep_libraries(self, now_ns: int) -> None:
         """Say which libraries are still in use, and let go of the others."""
@@ -253,9 +307,6 @@ class Targets:
         address_map = read_maps(target.pid, self._proc)
         if address_map is None:
             self._note_unreadable(target.pid)
-            if not target.due_ns:
-                # Long gone: the report of its end was lost.
-                self._targets.pop(target.pid, None)
             return
         self._attach_libraries(target, address_map, now_ns)
         if target.attributes is None or len(target.due_ns) < _LOOKS_FOR_DESCRIPTION:

@@ -256,6 +256,7 @@ class LiveCapture:
         """Find new libraries and interpreters where something has changed."""
         if now_ns >= self._scan_due_ns:
             self._scan_due_ns = now_ns + _SCAN_EVERY_NS
+            self._ended += self._targets.drop_gone(now_ns)
             self._targets.look_again_if_unnotified(now_ns)
             if self._gpu_files is not None:
                 self._gpu_files.look()
@@ -312,6 +313,7 @@ class LiveCapture:
             LossCount("library", "not_probed", self._attachments.errors.total),
             LossCount("process", "unreadable", self._targets.unreadable),
             LossCount("target", "table_full", self._targets.refused),
+            LossCount("process", "end_unreported", self._targets.unreported),
             *self._stacks.counters(),
             *self._names.counters(),
             *self._devices.losses(),

@@ -56,6 +56,7 @@ def targets(world: World, tmp_path: Path) -> Targets:
     for pid in (PARENT, CHILD):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "status").write_text(f"Name:\tx\nTgid:\t{pid}\n")
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (x) R{19 * ' 1'}")
         (tmp_path / str(pid) / "maps").write_text("1000-2000 r-xp 00000000 08:01 7 /bin/x\n")
     bpf_map = SimpleNamespace(set=lambda *_args, **_options: True)
     kernel: Any = SimpleNamespace(

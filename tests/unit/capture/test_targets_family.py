@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 
 from otel_gpuflame.capture.attached import FileKey, LibraryUse
+from otel_gpuflame.capture.bpf.decode import ProcessChange
 from otel_gpuflame.capture.refusals import RetryAt
 from otel_gpuflame.capture.targets import Targets
 from otel_gpuflame.errors import TargetError
+from otel_gpuflame.events import wire
+from otel_gpuflame.events.frames import ProcessKey
 
 ROOT = 10
+SECOND_NS = 1_000_000_000
 
 
 class Family:
@@ -24,6 +28,7 @@ class Family:
         self.proc = proc
         self.room = room
         self.taken_in: list[int] = []
+        self.deleted: list[int] = []
         self.on_added: Callable[[int], None] = lambda _pid: None
 
     def born(self, pid: int, parent: int | None = None) -> None:
@@ -32,13 +37,25 @@ class Family:
         thread.mkdir(parents=True)
         (thread / "children").write_text("")
         (self.proc / str(pid) / "status").write_text(f"Name:\tx\nTgid:\t{pid}\n")
+        self.is_now(pid, b"R")
         if parent is not None:
             siblings = self.proc / str(parent) / "task" / str(parent) / "children"
             siblings.write_text(f"{siblings.read_text()}{pid} ")
 
+    def is_now(self, pid: int, state: bytes, threads: int = 1, started_ticks: int = 1) -> None:
+        """What /proc/PID/stat says."""
+        fields = [state, *15 * [b"0"], b"0", b"%d" % threads, b"0", b"%d" % started_ticks]
+        (self.proc / str(pid) / "stat").write_bytes(b"%d (x) %s" % (pid, b" ".join(fields)))
+
     def ended(self, pid: int) -> None:
         """A process is gone, but whoever has read the list before still has its number."""
-        (self.proc / str(pid) / "status").unlink()
+        (self.proc / str(pid) / "status").unlink(missing_ok=True)
+        (self.proc / str(pid) / "stat").unlink(missing_ok=True)
+
+    def delete(self, key: bytes) -> bool:
+        """An entry of one of BPF's tables goes."""
+        self.deleted.append(int.from_bytes(key, "little"))
+        return True
 
     def set(self, key: bytes, _value: bytes, **_options: Any) -> bool:
         """The table of targets in BPF."""
@@ -63,7 +80,7 @@ def family(tmp_path: Path) -> Family:
 
 def targets_of(family: Family, attach: Callable[..., object] = lambda *_: None) -> Targets:
     """Targets whose kernel is the family's; every library is watched."""
-    bpf_map = SimpleNamespace(set=family.set)
+    bpf_map = SimpleNamespace(set=family.set, delete=family.delete)
     kernel: Any = SimpleNamespace(
         targets=bpf_map, costs=bpf_map, report=SimpleNamespace(missing={})
     )
@@ -98,6 +115,80 @@ def test_a_child_that_ends_meanwhile_does_not_end_the_recording(family: Family) 
     assert sorted(family.taken_in) == [ROOT, 11, 13]
 
 
+@pytest.mark.parametrize("end", ["is gone", "is a zombie", "is another"])
+def test_a_child_that_ends_while_it_is_taken_in_leaves_nothing(family: Family, end: str) -> None:
+    """BPF had removed it before it was put there: its entry would soon mean another process."""
+
+    def ends(pid: int) -> None:
+        if pid == 12:
+            family.ended(12)
+            if end == "is a zombie":
+                family.is_now(12, b"Z")
+            if end == "is another":
+                family.is_now(12, b"R", started_ticks=1_000)
+
+    family.on_added = ends
+    targets = targets_of(family)
+    targets.add_tree(ROOT, 0)
+    assert sorted(targets.pids()) == [ROOT, 11, 13]
+    assert family.deleted == [12, 12]
+
+
+def test_a_process_whose_first_thread_has_ended_is_taken_in(family: Family) -> None:
+    """It looks like a zombie as long as others go on."""
+    family.is_now(12, b"Z", threads=2)
+    targets = targets_of(family)
+    targets.add_tree(ROOT, 0)
+    assert sorted(targets.pids()) == [ROOT, 11, 12, 13]
+
+
+@pytest.mark.parametrize("is_reused", [False, True])
+def test_a_process_whose_end_was_not_reported_goes(family: Family, is_reused: bool) -> None:
+    """With its entries in BPF's tables, and its claim on libraries; a report that is on its way is waited for."""
+    targets = targets_of(family)
+    targets.add_tree(ROOT, 0)
+    family.ended(12)
+    if is_reused:
+        family.is_now(12, b"R", started_ticks=1_000)
+    assert targets.drop_gone(SECOND_NS) == []
+    assert targets.drop_gone(SECOND_NS + 1) == []
+    (dropped,) = targets.drop_gone(2 * SECOND_NS)
+    assert dropped.tgid == 12
+    assert sorted(targets.pids()) == [ROOT, 11, 13]
+    assert family.deleted == [12, 12]
+    assert targets.unreported == 1
+
+
+def test_looking_for_processes_that_are_gone_takes_turns(tmp_path: Path) -> None:
+    """64 in a second, of any number: a look costs some 20 µs."""
+    family = Family(tmp_path, room=200)
+    targets = targets_of(family)
+    for pid in range(100, 230):
+        family.born(pid)
+        targets.add(pid, 0)
+        family.ended(pid)
+    dropped = [len(targets.drop_gone(second * SECOND_NS)) for second in range(7)]
+    assert dropped == [0, 0, 0, 64, 64, 2, 0]
+
+
+def test_what_was_known_of_a_process_is_not_of_the_next_with_its_pid(family: Family) -> None:
+    """Also where its end was not reported: the new one's value is written, as it would not be if it were known."""
+    (family.proc / str(ROOT) / "maps").write_text("1000-2000 r-xp 00000000 08:01 7 /bin/x\n")
+    targets = targets_of(family)
+    targets.add(ROOT, 0)
+    targets.look(0)
+    assert family.taken_in == [ROOT, ROOT]
+    for start_ns, writes in ((10_000_000, 0), (SECOND_NS, 1), (SECOND_NS, 0)):
+        family.taken_in.clear()
+        process = ProcessKey(ROOT, start_ns)
+        targets.apply(ProcessChange(wire.ProcessChange.MAP, process, ProcessKey(0, 0), 0, "x"), 0)
+        targets.look(SECOND_NS)
+        assert len(family.taken_in) == writes
+    old = ProcessKey(ROOT, 10_000_000)
+    targets.apply(ProcessChange(wire.ProcessChange.EXIT, old, ProcessKey(0, 0), 0, "x"), 0)
+    assert targets.pids() == [ROOT]
+
+
 def test_the_process_that_was_named_must_be_there(family: Family) -> None:
     """An unknown pid is an error, not an empty recording."""
     with pytest.raises(TargetError, match="no process 99"):
@@ -119,6 +210,7 @@ def test_processes_without_room_are_counted(
     targets = targets_of(family)
     targets.add_tree(ROOT, 0)
     assert targets.refused == 2
+    assert len(targets) == 2
     assert caplog.text.count("is not captured") == 1
 
 
