@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,12 +24,16 @@ from otel_gpuflame.export.sdk_watch import Reasons, Watch
 from otel_gpuflame.export.self_telemetry import agent_resource
 from otel_gpuflame.findings.model import Finding
 
+logger = logging.getLogger(__name__)
+
 EVENT_NAME: Final = "gpu.finding"
 REPEAT_AFTER_NS: Final = 600_000_000_000
 """A program that goes on as it is would say the same with each window."""
 WARN_FROM_SHARE: Final = 0.10
 _MAX_KNOWN: Final = 4_096
 """Findings that are remembered so as not to be repeated: 1 MB."""
+_LET_GO_S: Final = 0.5
+"""For a request on its way to end as cancelled, where the transport can do that."""
 _SCOPE: Final = "otel_gpuflame"
 _REMEDY: Final = (
     "Profiles are not affected; set OTEL_EXPORTER_OTLP_LOGS_ENDPOINT, or leave out --findings"
@@ -58,10 +64,10 @@ class FindingLog:
         self._known: OrderedDict[_Key, _Known] = OrderedDict()
         self._reasons = Reasons()
         watch = Watch("findings: log events", destination.endpoint, self._reasons, _REMEDY)
-        exporter = _exporter(destination, watch)
+        self._exporter = _exporter(destination, watch)
         self._reasons.attach()
         self._provider = LoggerProvider(resource=agent_resource(), shutdown_on_exit=False)
-        self._provider.add_log_record_processor(BatchLogRecordProcessor(exporter))
+        self._provider.add_log_record_processor(BatchLogRecordProcessor(self._exporter))
         self._logger = self._provider.get_logger(_SCOPE, __version__)
 
     def note(self, findings: Iterable[Finding]) -> None:
@@ -72,12 +78,18 @@ class FindingLog:
                 self._logger.emit(log_record(finding, windows))
 
     def close(self, timeout_s: float) -> None:
-        """Send what is left, for at most `timeout_s` seconds and one more export."""
-        try:
-            self._provider.force_flush(round(timeout_s * 1000))
-            self._provider.shutdown()
-        finally:
-            self._reasons.detach()
+        """Send what is left, for at most `timeout_s` seconds and half a second more, whatever the receiver does."""
+        # The SDK takes no timeout: it sends all there is, each batch for as long as a request may take.
+        ending = threading.Thread(
+            target=self._provider.shutdown, name="otel-gpuflame-findings-end", daemon=True
+        )
+        ending.start()
+        ending.join(timeout_s)
+        if ending.is_alive():
+            logger.warning("findings: log events were on their way when time was up")
+            self._exporter.shutdown()  # type: ignore[no-untyped-call]
+            ending.join(_LET_GO_S)
+        self._reasons.detach()
 
     def _windows_to_tell(self, finding: Finding) -> int:
         """In how many windows the finding was seen since it was told; 0: it was told lately."""

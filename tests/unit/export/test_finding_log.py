@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -186,6 +188,30 @@ def test_a_receiver_without_logs_is_told_once(
     (message,) = caplog.messages
     assert "findings: log events do not reach" in message
     assert "leave out --findings" in message
+
+
+@pytest.mark.parametrize("transport", ["grpc", "http/protobuf"])
+def test_a_receiver_that_never_answers_does_not_hold_up_the_end(
+    transport: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The agent's last metrics come after it, and whoever started the agent kills it after a while."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        options = otlp_options(
+            {
+                "OTEL_EXPORTER_OTLP_PROTOCOL": transport,
+                "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}",
+                "OTEL_EXPORTER_OTLP_TIMEOUT": "20000",
+            },
+            LOGS,
+        )
+        log = FindingLog(options)
+        log.note([FINDING])
+        begin_s = time.monotonic()
+        log.close(0.1)
+        took_s = time.monotonic() - begin_s
+
+    assert took_s < 15
+    assert "log events were on their way when time was up" in caplog.text
 
 
 def test_a_certificate_that_cannot_be_used_is_an_error_at_the_start(
