@@ -92,7 +92,7 @@ def record(options: RecordOptions, stopped: Callable[[], bool]) -> RecordResult:
         environment, has_gpu = _environment(options)
         command = _start_command(options, environment, stack)
         # Opened before anything is attached: an unwritable path must not cost the program its start.
-        output = stack.enter_context(open_output(options.output))
+        output = stack.enter_context(open_output(options.output, stopped))
         counters = DeviceCounters() if options.gpu else None
         live_options = _live_options(options, command, gpu=has_gpu)
         live = stack.enter_context(LiveCapture(live_options, counters=counters))
