@@ -75,9 +75,9 @@ class EncodingProcess:
         self, bundles: Sequence[Bundle], dropped: Counter[str], *, has_findings: bool
     ) -> list[EncodedRequest]:
         try:
-            if self._pool is None:
-                self._pool = _new_pool()
-            answer = self._pool.submit(_answer, tuple(bundles), has_findings=has_findings).result()
+            # Taken once: `close` may come from another thread meanwhile.
+            pool = self._pool = self._pool or _new_pool()
+            answer = pool.submit(_answer, tuple(bundles), has_findings=has_findings).result()
         except (OSError, RuntimeError) as error:
             # A pool that broke is a RuntimeError; one that could not start a process is of no use either.
             logger.warning(
@@ -103,10 +103,10 @@ class EncodingProcess:
             logger.warning("findings of a window are lost, its profiles are not: %s", fault)
 
     def close(self) -> None:
-        """End the process."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
+        """End the process. From any thread; a window that is being encoded is finished."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _new_pool() -> ProcessPoolExecutor:
