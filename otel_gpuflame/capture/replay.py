@@ -12,10 +12,14 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from otel_gpuflame.errors import CaptureFileError
+from otel_gpuflame.events import wire
 from otel_gpuflame.events.capture_reader import CaptureReader, read_capture
 from otel_gpuflame.events.capture_schema import conform
+from otel_gpuflame.events.device_metrics import DEVICE_METRIC, DeviceMetrics
+from otel_gpuflame.events.executions import EXECUTION, Executions
 from otel_gpuflame.events.records import CallArray, Calls, CaptureStart, Event
 
 
@@ -43,6 +47,8 @@ class ReplaySource:
         self._call_dtype = call_dtype
         self._file: BinaryIO | None = None
         self._reader: CaptureReader | None = None
+        self.impossible: Counter[str] = Counter()
+        """Rows left out so far, since the capture cannot have their times, by kind of event."""
 
     def __enter__(self) -> ReplaySource:
         """Open the file and check its header; raises CaptureFileError."""
@@ -104,11 +110,26 @@ class ReplaySource:
             raise CaptureFileError(f"cannot read {self._path}: {error.strerror}") from error
 
     def _adapt(self, event: Event) -> Event:
-        if isinstance(event, Calls) and self._call_dtype is not None:
-            return Calls(self._conform(event.rows, self._call_dtype))
+        if isinstance(event, Calls):
+            dtype = self._call_dtype
+            return Calls(
+                self._possible(event.rows if dtype is None else self._conform(event.rows, dtype))
+            )
+        if isinstance(event, Executions):
+            return Executions(self._possible(event.rows))
+        if isinstance(event, DeviceMetrics):
+            return DeviceMetrics(self._possible(event.rows))
         if isinstance(event, CaptureStart) and self._shift_to_unix_ns is not None:
             return replace(event, unix_offset_ns=self._shift_to_unix_ns - event.time_ns)
         return event
+
+    def _possible(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Without rows of times that the capture cannot have, which are counted."""
+        possible = self._opened().times.possible(rows)
+        if possible.all():
+            return rows
+        self.impossible.update(_kinds(rows.take(np.flatnonzero(~possible))))
+        return rows.take(np.flatnonzero(possible))
 
     def _conform(self, rows: CallArray, dtype: np.dtype[Any]) -> CallArray:
         try:
@@ -124,3 +145,13 @@ class ReplaySource:
     def _close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def _kinds(rows: NDArray[Any]) -> list[str]:
+    """Lower-case names as in counters of a source: of each call its own, `execution`, `device_metric`."""
+    if rows.dtype == EXECUTION:
+        return ["execution"] * len(rows)
+    if rows.dtype == DEVICE_METRIC:
+        return ["device_metric"] * len(rows)
+    known = {int(kind): kind.name.lower() for kind in wire.Kind}
+    return [known.get(kind, "call") for kind in rows["kind"].tolist()]

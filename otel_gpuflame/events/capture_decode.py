@@ -20,6 +20,7 @@ from otel_gpuflame.events.capture_format import (
     kind_name,
 )
 from otel_gpuflame.events.capture_tables import TABLES, table_dtype
+from otel_gpuflame.events.capture_times import CaptureTimes
 from otel_gpuflame.events.device_errors import DeviceError, DeviceErrors
 from otel_gpuflame.events.device_metrics import DeviceMetrics
 from otel_gpuflame.events.executions import (
@@ -49,6 +50,8 @@ from otel_gpuflame.events.records import (
 )
 
 Tables = Mapping[int, NDArray[Any]]
+
+_CERTAIN_PPB = 1_000_000_000
 
 
 class ReadDictionary:
@@ -134,9 +137,10 @@ class ReadDictionary:
 class SegmentDecoder:
     """The events of one whole segment."""
 
-    def __init__(self, tables: Tables, dictionary: ReadDictionary) -> None:
+    def __init__(self, tables: Tables, dictionary: ReadDictionary, times: CaptureTimes) -> None:
         self._tables = tables
         self._dictionary = dictionary
+        self.times = times
         self._taken: Counter[int] = Counter()
 
     def decode(self) -> tuple[list[Event], Counter[int]]:
@@ -184,7 +188,9 @@ def _capture_start(segment: SegmentDecoder, rows: int) -> CaptureStart:
     time_ns, unix_offset_ns, count = _single(segment, Kind.CAPTURE_STARTS, rows)
     pairs = segment.take(Kind.START_ATTRIBUTES, count).tolist()
     attributes = tuple((segment.string(key), segment.string(text)) for key, text in pairs)
-    return CaptureStart(time_ns=time_ns, unix_offset_ns=unix_offset_ns, attributes=attributes)
+    start = CaptureStart(time_ns=time_ns, unix_offset_ns=unix_offset_ns, attributes=attributes)
+    segment.times.begin(start)
+    return start
 
 
 def _calls(segment: SegmentDecoder, rows: int) -> Calls:
@@ -199,14 +205,14 @@ def _stack(segment: SegmentDecoder, row: tuple[int, ...]) -> Stack:
     high, low, tgid, start_ns, count = row
     indices = segment.take(Kind.STACK_FRAMES, count)["frame_id"].tolist()
     frames = tuple(map(segment.frame, indices))
-    return Stack(key=StackKey(high, low), process=ProcessKey(tgid, start_ns), frames=frames)
+    return Stack(key=StackKey(high, low), process=_process(tgid, start_ns), frames=frames)
 
 
 def _names(segment: SegmentDecoder, rows: int) -> Names:
     return Names(
         tuple(
             HandleName(
-                ProcessKey(tgid, start_ns),
+                _process(tgid, start_ns),
                 time_ns,
                 handle,
                 segment.string(name),
@@ -230,11 +236,12 @@ def _target(segment: SegmentDecoder, tgid: int, start_ns: int, count: int) -> Ta
         (segment.string(key), integer if is_integer else segment.string(text))
         for key, is_integer, text, integer in segment.take(Kind.TARGET_ATTRIBUTES, count).tolist()
     )
-    return TargetInfo(ProcessKey(tgid, start_ns), attributes)
+    return TargetInfo(_process(tgid, start_ns), attributes)
 
 
 def _counters(segment: SegmentDecoder, rows: int) -> SourceCounters:
     time_ns, count = _single(segment, Kind.COUNTERS, rows)
+    segment.times.require(time_ns)
     counts = tuple(
         LossCount(segment.string(kind), segment.string(outcome), value)
         for kind, outcome, value in segment.take(Kind.COUNTER_VALUES, count).tolist()
@@ -244,12 +251,13 @@ def _counters(segment: SegmentDecoder, rows: int) -> SourceCounters:
 
 def _watermark(segment: SegmentDecoder, rows: int) -> Watermark:
     (time_ns,) = _single(segment, Kind.WATERMARKS, rows)
+    segment.times.require(time_ns)
     return Watermark(time_ns)
 
 
 def _processes_ended(segment: SegmentDecoder, rows: int) -> ProcessesEnded:
     table = segment.take(Kind.PROCESSES_ENDED, rows).tolist()
-    return ProcessesEnded(tuple(ProcessKey(tgid, start_ns) for tgid, start_ns in table))
+    return ProcessesEnded(tuple(_process(tgid, start_ns) for tgid, start_ns in table))
 
 
 def _stacks_forgotten(segment: SegmentDecoder, rows: int) -> StacksForgotten:
@@ -258,8 +266,17 @@ def _stacks_forgotten(segment: SegmentDecoder, rows: int) -> StacksForgotten:
 
 
 def _sampling_window(segment: SegmentDecoder, rows: int) -> SamplingWindow:
-    *numbers, with_waits, with_graph_launches = _single(segment, Kind.SAMPLING_WINDOWS, rows)
-    start_ns, end_ns, open_ns, close_ns, probability_ppb = numbers
+    *times_ns, probability_ppb, with_waits, with_graph_launches = _single(
+        segment, Kind.SAMPLING_WINDOWS, rows
+    )
+    start_ns, end_ns, open_ns, close_ns = times_ns
+    segment.times.require_unix(*times_ns)
+    if start_ns > end_ns or open_ns > close_ns:
+        raise CaptureFileError(f"expected a window that ends after it begins, found {times_ns}")
+    if not 0 < probability_ppb <= _CERTAIN_PPB:
+        raise CaptureFileError(
+            f"expected a probability from 1 to {_CERTAIN_PPB} ppb, found {probability_ppb}"
+        )
     return SamplingWindow(
         *(start_ns, end_ns, open_ns, close_ns, probability_ppb),
         with_waits=bool(with_waits),
@@ -321,17 +338,28 @@ def _devices(segment: SegmentDecoder, rows: int) -> Devices:
 
 def _executions_begin(segment: SegmentDecoder, rows: int) -> ExecutionsBegin:
     tgid, start_ns, time_ns = _single(segment, Kind.EXECUTIONS_BEGIN, rows)
-    return ExecutionsBegin(ProcessKey(tgid, start_ns), time_ns)
+    segment.times.require(time_ns)
+    return ExecutionsBegin(_process(tgid, start_ns), time_ns)
 
 
 def _executions_end(segment: SegmentDecoder, rows: int) -> ExecutionsEnd:
     tgid, start_ns, time_ns, incomplete = _single(segment, Kind.EXECUTIONS_END, rows)
-    return ExecutionsEnd(ProcessKey(tgid, start_ns), time_ns, segment.string(incomplete))
+    segment.times.require(time_ns)
+    return ExecutionsEnd(_process(tgid, start_ns), time_ns, segment.string(incomplete))
 
 
 def _execution_watermark(segment: SegmentDecoder, rows: int) -> ExecutionWatermark:
     tgid, start_ns, time_ns = _single(segment, Kind.EXECUTION_WATERMARKS, rows)
-    return ExecutionWatermark(ProcessKey(tgid, start_ns), time_ns)
+    segment.times.require(time_ns)
+    return ExecutionWatermark(_process(tgid, start_ns), time_ns)
+
+
+def _process(tgid: int, start_ns: int) -> ProcessKey:
+    if start_ns < 0:
+        raise CaptureFileError(
+            f"expected a process that started after the boot, found {start_ns} ns"
+        )
+    return ProcessKey(tgid, start_ns)
 
 
 def _single(segment: SegmentDecoder, kind: Kind, rows: int) -> tuple[int, ...]:

@@ -29,6 +29,7 @@ from otel_gpuflame.events.capture_format import (
 )
 from otel_gpuflame.events.capture_schema import TableSchema, conform, join_rows, parse_schema
 from otel_gpuflame.events.capture_tables import ADDED_COLUMNS, BYTE_TABLES, TABLES
+from otel_gpuflame.events.capture_times import CaptureTimes
 from otel_gpuflame.events.records import Event
 
 _KINDS = frozenset(Kind)
@@ -59,6 +60,8 @@ class CaptureReader(Iterator[Event]):
         """Read and check the file header; raises as `read_capture`."""
         self._blocks = BlockStream(stream)
         self._dictionary = ReadDictionary()
+        self.times = CaptureTimes()
+        """Which times can be, by the start as far as it has been read."""
         self._schemas: dict[int, TableSchema] = {}
         self._add_schemas(self._blocks.header.get("kinds"))
         self.version = self._blocks.version
@@ -157,7 +160,7 @@ class CaptureReader(Iterator[Event]):
             if Kind.CALLS in self._schemas:
                 tables.setdefault(Kind.CALLS, np.empty(0, dtype=self._schemas[Kind.CALLS].dtype))
             self._dictionary.extend(tables)
-            events, skipped = SegmentDecoder(tables, self._dictionary).decode()
+            events, skipped = SegmentDecoder(tables, self._dictionary, self.times).decode()
         except CaptureFileError as error:
             raise DamageError(f"in the segment from offset {segment.offset}: {error}") from error
         self.skipped_events.update(skipped)

@@ -18,7 +18,7 @@ from otel_gpuflame.profile.aggregate import AggregateOptions
 from otel_gpuflame.profile.batches import Member, split_batches
 from otel_gpuflame.profile.device_faults import DeviceFault
 from otel_gpuflame.profile.device_use import DeviceUse
-from otel_gpuflame.profile.ledger import Ledger
+from otel_gpuflame.profile.ledger import IMPOSSIBLE, Ledger
 from otel_gpuflame.profile.model import Bundle, Link
 from otel_gpuflame.profile.span_attributes import with_span_attributes
 
@@ -44,9 +44,12 @@ def replay(path: Path, options: AggregateOptions, *, shift_to: int | None = None
         for event in source.events():
             bundles += aggregator.feed(event)
         bundles += aggregator.finish()
+        ledger = aggregator.ledger
+        for kind, count in source.impossible.items():
+            ledger.dropped[kind, IMPOSSIBLE] = count
         return ReplayResult(
             bundles=bundles,
-            ledger=aggregator.ledger,
+            ledger=ledger,
             created=source.created,
             damage=source.damage,
             skipped_blocks=dict(source.skipped_blocks),

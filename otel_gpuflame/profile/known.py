@@ -111,8 +111,12 @@ class Known:
         return self._stacks.get(key)
 
     def name(self, name_id: int) -> HandleName | None:
-        """What `resolve` put in place of a handle; None for 0."""
-        return self._names[name_id] if name_id else None
+        """What `resolve` put in place of a handle.
+
+        None for 0, and for one that has been forgotten: a call of a time that has not come yet keeps its window open
+        for longer than its process is known.
+        """
+        return self._names.get(name_id)
 
     def resources(self) -> dict[int, AttributeSet]:
         """Of all processes, by id."""

@@ -14,9 +14,12 @@ SOURCE_DROPS = tuple(
 )
 _EXECUTION_DROPS = ("cupti_dropped", "malformed")
 """Records that the driver's profiling interface did not give, or that were none."""
+IMPOSSIBLE = "impossible_time"
+"""Read from a file, at a time that its capture cannot have."""
 LOSSES = (
     *(reason for reason in SOURCE_DROPS if reason != Outcome.NESTED.name.lower()),
     *_EXECUTION_DROPS,
+    IMPOSSIBLE,
 )
 """Reasons for which a call is missing; a nested one is covered by the call around it."""
 

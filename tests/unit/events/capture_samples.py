@@ -53,9 +53,12 @@ START = CaptureStart(1_000, 1_700_000_000_000_000_000, (("host.name", "h"), ("os
 
 
 def calls(count: int, *, seed: int = 0, dtype: np.dtype[Any] = wire.CALL) -> CallArray:
-    """`count` rows of random bytes."""
+    """`count` rows of random bytes, but of times that a capture can have."""
     data = np.random.default_rng(seed).bytes(count * dtype.itemsize)
-    return np.frombuffer(data, dtype=dtype).copy()
+    rows = np.frombuffer(data, dtype=dtype).copy()
+    for name in {"start_ns", "end_ns", "time_ns"} & set(dtype.names or ()):
+        rows[name] >>= np.uint64(8)
+    return rows
 
 
 def executions(count: int, *, seed: int = 0) -> ExecutionArray:

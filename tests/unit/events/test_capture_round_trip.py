@@ -57,10 +57,12 @@ from tests.unit.events.capture_samples import (
 )
 
 TEXT = st.text(st.characters(exclude_categories=()), max_size=8) | st.sampled_from(["a", "b"])
-TIME = st.integers(-(2**63), 2**63 - 1)
+INTEGER = st.integers(-(2**63), 2**63 - 1)
+TIME = st.integers(0, 2**57)
+OFFSET = st.integers(0, 2**61)
 WORD = st.integers(0, 2**64 - 1)
 PROCESSES = st.builds(ProcessKey, st.integers(0, 2**32 - 1), TIME)
-FRAMES = st.builds(Frame, st.sampled_from(FrameKind), TEXT, TEXT, TEXT, TIME, TEXT, TEXT, WORD)
+FRAMES = st.builds(Frame, st.sampled_from(FrameKind), TEXT, TEXT, TEXT, INTEGER, TEXT, TEXT, WORD)
 
 
 def tuples(of: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
@@ -69,7 +71,7 @@ def tuples(of: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
 
 
 STACKS = st.builds(Stack, st.builds(StackKey, WORD, WORD), PROCESSES, tuples(FRAMES))
-TARGETS = st.builds(TargetInfo, PROCESSES, tuples(st.tuples(TEXT, TEXT | TIME)))
+TARGETS = st.builds(TargetInfo, PROCESSES, tuples(st.tuples(TEXT, TEXT | INTEGER)))
 NUMBER = st.integers(0, 2**32 - 1)
 DEVICES = st.builds(
     DeviceInfo,
@@ -83,16 +85,20 @@ DEVICES = st.builds(
     shared_bytes_per_multiprocessor=NUMBER,
 )
 EVENTS: st.SearchStrategy[Event] = st.one_of(
-    st.builds(CaptureStart, TIME, TIME, tuples(st.tuples(TEXT, TEXT))),
+    st.builds(CaptureStart, TIME, OFFSET, tuples(st.tuples(TEXT, TEXT))),
     st.builds(lambda n, seed: Calls(calls(n, seed=seed)), st.integers(0, 5), st.integers(0, 9)),
     st.builds(Stacks, tuples(STACKS)),
-    st.builds(Names, tuples(st.builds(HandleName, PROCESSES, TIME, WORD, TEXT, TEXT))),
+    st.builds(Names, tuples(st.builds(HandleName, PROCESSES, INTEGER, WORD, TEXT, TEXT))),
     st.builds(Targets, tuples(TARGETS)),
-    st.builds(SourceCounters, TIME, tuples(st.builds(LossCount, TEXT, TEXT, TIME))),
+    st.builds(SourceCounters, TIME, tuples(st.builds(LossCount, TEXT, TEXT, INTEGER))),
     st.builds(Watermark, TIME),
     st.builds(ProcessesEnded, tuples(PROCESSES)),
     st.builds(StacksForgotten, tuples(st.builds(StackKey, WORD, WORD))),
-    st.builds(SamplingWindow, TIME, TIME, TIME, TIME, st.integers(0, 10**9)),
+    st.builds(
+        lambda times, ppb: SamplingWindow(*times, ppb),
+        st.tuples(TIME, TIME).map(lambda t: (min(t), max(t), min(t), max(t))),
+        st.integers(1, 10**9),
+    ),
     st.builds(
         lambda n, seed: Executions(executions(n, seed=seed)), st.integers(0, 5), st.integers(0, 9)
     ),
