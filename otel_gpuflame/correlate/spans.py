@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from functools import cache
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +18,7 @@ _ID_WORDS: Final[dict[str, Any]] = {
 }
 
 
-@cache
+@lru_cache(16)
 def _id_words(rows: np.dtype[Any]) -> np.dtype[Any]:
     """The ids of a row as words: a column of bytes inside a record cannot be viewed as words without a copy."""
     fields: Any = rows.fields

@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, timezone
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import chain, count
 from typing import Final, Generic, TypeVar
@@ -87,7 +87,7 @@ def encode_html(bundles: Sequence[Bundle], *, title: str) -> str:
     return re.sub(r"{{(\w+)}}", lambda match: parts[match[1]], _asset("page.html"))
 
 
-@cache
+@lru_cache(16)
 def _asset(name: str) -> str:
     path = files("otel_gpuflame") / "encode" / "html_assets"
     for part in name.split("/"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 
 from otel_gpuflame.correlate.waits import WaitMode
 from otel_gpuflame.events import apis
@@ -16,6 +16,8 @@ from otel_gpuflame.profile.kernel_names import readable_kernel_name
 
 _MODULES = {Runtime.CUDA: "libcuda.so.1", Runtime.OPENCL: "libOpenCL.so.1"}
 _DRIVER_SHIFT = 32
+_CACHED = 4_096
+"""Frames of a kind that are kept: programs choose the commands of their devices, and captures may say anything."""
 NO_STACK = mark("no stack: lost on the way")
 NO_STACK_OFF_CPU = mark("no stack: the thread is switched too often")
 NO_FRAMES = mark("no frames: the thread was in code that could not be resolved")
@@ -41,7 +43,7 @@ _REASONS: dict[int, str] = {
 }
 
 
-@cache
+@lru_cache(_CACHED)
 def call_frame(api_id: int) -> Frame:
     """The driver call itself."""
     api = apis.BY_ID.get(api_id)
@@ -53,20 +55,20 @@ def call_frame(api_id: int) -> Frame:
     return Frame(FrameKind.NATIVE, api.name, module=_MODULES[api.runtime])
 
 
-@cache
+@lru_cache(_CACHED)
 def wait_frame(mode: int) -> Frame:
     """How the thread waited: spinning costs a CPU, blocking does not."""
     return mark(WaitMode(mode).name.lower())
 
 
-@cache
+@lru_cache(_CACHED)
 def off_cpu_frame(state: int) -> Frame:
     """Why a thread was off the CPU: `[preempted]`, `[interruptible]` …"""
     known = state in set(OffCpuState)
     return mark(OffCpuState(state).name.lower() if known else "off the CPU")
 
 
-@cache
+@lru_cache(_CACHED)
 def device_call_frame(api_id: int, subject: int, mode: int) -> Frame:
     """What a device driver was asked for, and how the thread spent the time: `[NV_ESC_RM_CONTROL blocked]`.
 
@@ -83,7 +85,7 @@ def device_call_frame(api_id: int, subject: int, mode: int) -> Frame:
     return mark(f"{name} {'blocked' if mode == WaitMode.BLOCKED else 'on-CPU'}")
 
 
-@cache
+@lru_cache(_CACHED)
 def lost_frame(reason: str) -> Frame:
     """What was seen and did not arrive, by outcome of the source: `[lost: ring full]`."""
     return mark(f"lost: {reason.replace('_', ' ')}")
@@ -94,7 +96,7 @@ def stands_for_stack(frame: Frame) -> bool:
     return frame.kind is FrameKind.MARK and frame.name.startswith(("[no launch", "[no stack"))
 
 
-@cache
+@lru_cache(_CACHED)
 def no_launch_frame(reason: int) -> Frame:
     """What stands in place of the stack of an execution whose launch is not known: `[no launch: no probe]`."""
     known = reason in set(NoLaunch)
@@ -102,7 +104,7 @@ def no_launch_frame(reason: int) -> Frame:
     return mark(f"no launch: {text}")
 
 
-@cache
+@lru_cache(_CACHED)
 def reason_frame(leaf: int) -> Frame:
     """What a thread, or an execution, waited for; why a device was idle. `leaf` is a `Leaf` other than KERNEL."""
     return mark(_REASONS.get(leaf, f"unknown reason {leaf}"))

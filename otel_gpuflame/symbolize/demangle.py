@@ -11,7 +11,9 @@ MAX_MANGLED_BYTES = 4096
 """The library's demangler needs 64 bytes of stack for each character."""
 MAX_NAME_CHARACTERS = 64 << 20
 """Names of real libraries reach 100 KiB; see `demangle_bound` for what a hostile one can do."""
-MAX_CACHED_NAMES = 1 << 16
+MAX_CACHED_NAMES = 1 << 14
+MAX_CACHED_CHARACTERS = 8192
+"""Of a demangled name that is kept, so that all of them take 200 MB at most; real ones have up to 5,000."""
 _LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1")
 
 
@@ -21,7 +23,19 @@ class Demangler:
     def __init__(self, libraries: tuple[str, ...] = _LIBRARIES) -> None:
         self._demangle = _load(libraries)
         self._free = _libc_free()
-        self.demangle = lru_cache(MAX_CACHED_NAMES)(self._uncached)
+        self._short = lru_cache(MAX_CACHED_NAMES)(self._if_short)
+
+    def demangle(self, name: str) -> str:
+        """The name for people."""
+        if len(name) > MAX_MANGLED_BYTES:
+            return name
+        readable = self._short(name)
+        return self._uncached(name) if readable is None else readable
+
+    def _if_short(self, name: str) -> str | None:
+        """None: too long to be kept."""
+        readable = self._uncached(name)
+        return readable if len(readable) <= MAX_CACHED_CHARACTERS else None
 
     def _uncached(self, name: str) -> str:
         mangled = name.encode("utf-8", "replace")

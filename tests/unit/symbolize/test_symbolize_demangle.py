@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpuflame.symbolize.demangle import MAX_MANGLED_BYTES, Demangler
+from otel_gpuflame.symbolize.demangle import MAX_CACHED_CHARACTERS, MAX_MANGLED_BYTES, Demangler
 from otel_gpuflame.symbolize.demangle_bound import longest_demangled
+from tests.held import held
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +86,13 @@ def test_without_a_library_names_stay() -> None:
 def test_any_name_gives_text(demangler: Demangler, name: str) -> None:
     """Whatever follows the prefix."""
     assert demangler.demangle(name)
+
+
+def test_names_that_are_long_for_people_are_not_kept(demangler: Demangler) -> None:
+    """100 characters become 17,000: sixty thousand of them would take a gigabyte."""
+    begins = [f"_Z{len(str(n)) + 1}f{n}" for n in range(100)]
+    long = [demangler.demangle(_doubling(9).replace("_Z1f", begin)) for begin in begins]
+    assert min(map(len, long)) > MAX_CACHED_CHARACTERS
+    assert held(long) == 0
+    short = [demangler.demangle(_doubling(3).replace("_Z1f", begin)) for begin in begins]
+    assert held(short) == len(short)
