@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from otel_gpuflame.capture.libraries import GpuLibrary
+from otel_gpuflame.capture.room import Holding
 
 UNUSED_FOR_NS: Final = 60_000_000_000
 """What no target maps any more is let go after this: its container may be gone."""
@@ -49,6 +50,7 @@ class Attached:
     fd: int
     status: os.stat_result
     """Of the descriptor."""
+    holding: Holding
     used_ns: dict[int, int] = field(default_factory=dict)
     """By device: when a target was last known to map it through that."""
 

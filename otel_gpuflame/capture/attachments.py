@@ -23,6 +23,7 @@ from otel_gpuflame.capture.bpf.uprobes import ProbePoint, UprobeLinks
 from otel_gpuflame.capture.libraries import GpuLibrary, is_gpu_library, read_library
 from otel_gpuflame.capture.real_files import is_on_overlay, shows_probe
 from otel_gpuflame.capture.refusals import Complaints, FileVersion, Refusals, RetryAt
+from otel_gpuflame.capture.room import Holder, Holding, lack_of_room
 from otel_gpuflame.capture.seen_returns import SeenReturns
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,10 @@ class LateProbes:
 
     path: Path
     gap_ns: int
+
+
+class _NoRoomError(Exception):
+    """Too many libraries have probes; the text says whose."""
 
 
 class Attachments:
@@ -74,6 +79,8 @@ class Attachments:
         """Probes that are always on and that the kernel has refused."""
         self._refusals = Refusals()
         self.errors = Complaints()
+        self.without_room = 0
+        """Attempts for which there was no room."""
         self.late: list[LateProbes] = []
         """Libraries that were first seen when a program mapped them, the latest ones."""
         self.late_count = 0
@@ -137,12 +144,17 @@ class Attachments:
         return is_gpu_library(path) or (self.sees_passes and is_autograd_library(path))
 
     def attach(
-        self, path: Path, now_ns: int, shown: str = "", mapped_ns: int | None = None
+        self,
+        path: Path,
+        now_ns: int,
+        shown: str = "",
+        mapped_ns: int | None = None,
+        holder: Holder | None = None,
     ) -> LibraryUse | RetryAt | None:
         """Attach probes to a library file, once; `shown` is its name for people where `path` is none.
 
-        `mapped_ns` is when a program began to use it, where that was reported. None if it is none of ours, or gone;
-        where it cannot be probed now, when to give it again.
+        `mapped_ns` is when a program began to use it, where that was reported; it counts for `holder` if it is new.
+        None if it is none of ours, or gone; where it cannot be probed now, when to give it again.
         """
         shown = shown or str(path)
         try:
@@ -157,9 +169,14 @@ class Attachments:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                use = self._attach(fd, now_ns, shown, mapped_ns)
+                use = self._attach(fd, now_ns, shown, mapped_ns, holder)
             finally:
                 os.close(fd)
+        except _NoRoomError as error:
+            self.without_room += 1
+            if self.without_room == 1:
+                self._complain(f"no room for further libraries, as {shown}: {error}")
+            return self._refusals.refuse(file, now_ns)
         except OSError as error:
             self._complain(f"cannot probe {shown}: {error.strerror}")
             return self._refusals.refuse(file, now_ns)
@@ -221,8 +238,10 @@ class Attachments:
         self._places.clear()
         self._missing.clear()
 
-    def _attach(self, fd: int, now_ns: int, shown: str, mapped_ns: int | None) -> LibraryUse | None:
-        """None where there is nothing to probe. Raises OSError."""
+    def _attach(
+        self, fd: int, now_ns: int, shown: str, mapped_ns: int | None, holder: Holder | None
+    ) -> LibraryUse | None:
+        """None where there is nothing to probe. Raises OSError, _NoRoomError."""
         status = os.fstat(fd)
         place = Place(status.st_dev, status.st_ino)
         is_overlaid = is_on_overlay(fd)
@@ -251,7 +270,12 @@ class Attachments:
             self._places[place] = known.key
             return self._use(known, fd, status, now_ns)
         key = FileKey(OVERLAY, next(self._overlay_numbers)) if is_overlaid else FileKey(*place)
-        attached = Attached(key, replace(library, path=Path(shown)), os.dup(fd), status)
+        holding = Holding(holder, 1 + self._links.descriptors(library.points))
+        lack = lack_of_room(holding, (each.holding for each in self._attached.values()))
+        if lack:
+            raise _NoRoomError(lack)
+        library = replace(library, path=Path(shown))
+        attached = Attached(key, library, os.dup(fd), status, holding)
         self._attach_new(attached)
         self._places[place] = key
         if mapped_ns is not None and not is_autograd:

@@ -19,6 +19,7 @@ from otel_gpuflame.capture.describe import Attributes, describe, publishes_itsel
 from otel_gpuflame.capture.describe.proc_files import process_of
 from otel_gpuflame.capture.libraries import is_gpu_library, is_profiling_library
 from otel_gpuflame.capture.refusals import RetryAt
+from otel_gpuflame.capture.room import holder_of
 from otel_gpuflame.capture.target import SETTLE_NS, Target, forked, looks
 from otel_gpuflame.capture.target_value import NOTHING_KNOWN, target_value
 from otel_gpuflame.errors import TargetError
@@ -316,6 +317,7 @@ class Targets:
     def _attach_libraries(self, target: Target, address_map: AddressMap, now_ns: int) -> None:
         mapped_ns, target.mapped_ns = target.mapped_ns, None
         retries_ns: list[int] = []
+        holder = holder_of(target.pid, self._proc)
         libraries = {m.file_identity: m for m in address_map.mappings if self._is_probed(m.path)}
         for mapping in libraries.values():
             # The mapped inode itself: a driver update replaces the file under running programs, and a path inside a
@@ -328,6 +330,7 @@ class Targets:
                 now_ns,
                 mapping.path,
                 mapped_ns if is_gpu_library(mapping.path) else None,
+                holder,
             )
             os.close(fd)
             if isinstance(use, RetryAt):

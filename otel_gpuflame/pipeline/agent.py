@@ -15,6 +15,7 @@ from otel_gpuflame.capture.checks.result import Status
 from otel_gpuflame.capture.checks.rights import check_cap_sys_ptrace
 from otel_gpuflame.capture.device_counters import DeviceCounters
 from otel_gpuflame.capture.live import LiveCapture, LiveOptions
+from otel_gpuflame.capture.room import raise_descriptor_limit
 from otel_gpuflame.capture.unix_time import unix_offset_ns
 from otel_gpuflame.capture.windows import BudgetOptions
 from otel_gpuflame.correlate.spans import SpanLink
@@ -116,6 +117,7 @@ class Agent:
 
     def run(self) -> None:
         """Capture and deliver; flushes within the deadline when stopped."""
+        raise_descriptor_limit()
         sender = threading.Thread(
             target=self.delivery.run, name="otel-gpuflame-export", daemon=True
         )

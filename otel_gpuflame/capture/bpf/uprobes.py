@@ -114,6 +114,12 @@ class UprobeLinks:
             for detacher in self._attach_program(path, program, chosen):
                 detachers.append((program.is_return, detacher))
 
+    def descriptors(self, points: Sequence[ProbePoint]) -> int:
+        """How many it takes to attach them all, group by group."""
+        if not self._multi:
+            return len(points)
+        return len({(each.program, each.group, each.windowed) for each in points})
+
     def close_window(self, grace_s: float = 0.0) -> None:
         """Detach whatever was attached `in_window`; returns not before `grace_s` from now."""
         _detach(self._windowed, tuple(self._windowed), grace_s)

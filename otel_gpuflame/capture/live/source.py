@@ -311,6 +311,7 @@ class LiveCapture:
             LossCount("record", "undecodable", undecodable + self._drain.malformed(_CALLS)),
             LossCount("library", "probed_late", self._attachments.late_count),
             LossCount("library", "not_probed", self._attachments.errors.total),
+            LossCount("library", "table_full", self._attachments.without_room),
             LossCount("process", "unreadable", self._targets.unreadable),
             LossCount("target", "table_full", self._targets.refused),
             LossCount("process", "end_unreported", self._targets.unreported),

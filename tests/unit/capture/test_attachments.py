@@ -20,6 +20,7 @@ from otel_gpuflame.capture.bpf.probes import ProbeGroup, Program
 from otel_gpuflame.capture.bpf.uprobes import ProbePoint
 from otel_gpuflame.capture.libraries import GpuLibrary
 from otel_gpuflame.capture.refusals import RetryAt
+from otel_gpuflame.capture.room import Holder
 
 NOW_NS = 5_000_000_000
 
@@ -39,7 +40,9 @@ def attachments(monkeypatch: pytest.MonkeyPatch) -> Attachments:
 
     monkeypatch.setattr(attachments_module, "read_library", read)
     monkeypatch.setattr(attachments_module, "time", SimpleNamespace(monotonic_ns=lambda: NOW_NS))
-    links: Any = SimpleNamespace(attach=lambda *_a, **_k: None, detach_all=lambda: None)
+    links: Any = SimpleNamespace(
+        attach=lambda *_a, **_k: None, detach_all=lambda: None, descriptors=len
+    )
     return Attachments(links, in_windows=False)
 
 
@@ -107,6 +110,7 @@ def test_in_a_window_nodes_are_probed_before_launches(
     links: Any = SimpleNamespace(
         attach=lambda owner, _path, points, **_k: attached.extend([owner] * len(points)),
         detach_all=lambda: None,
+        descriptors=len,
     )
     seen: Any = SimpleNamespace(begin=lambda _now_ns: None)
     attachments = Attachments(links, in_windows=True, passes=seen)
@@ -131,6 +135,9 @@ class _Links:
     ) -> None:
         group = self.windowed if in_window else self.lasting
         group[owner] = group.get(owner, []) + [point.offset for point in points]
+
+    def descriptors(self, points: list[ProbePoint]) -> int:
+        return len(points)
 
     def detach(self, owner: object) -> None:
         self.lasting.pop(owner, None)
@@ -449,4 +456,28 @@ def test_probes_that_could_not_come_back_are_tried_again(
     attachments.attach_missing()
     attachments.attach_missing()
     assert refusing.offsets() == [16]
+    attachments.close()
+
+
+def test_libraries_that_a_program_brings_are_limited(refusing: _Refusing, tmp_path: Path) -> None:
+    """Files with the right name cost descriptors. Others find room, and who maps a probed one needs none."""
+    refusing.is_short = False
+    attachments = attachments_of(refusing)
+    uses: list[object] = []
+    for number in range(40):
+        path = tmp_path / f"{number}"
+        path.touch()
+        uses.append(attachments.attach(path, NOW_NS, holder=Holder(7, 1000)))
+    assert [isinstance(use, LibraryUse) for use in uses] == 16 * [True] + 24 * [False]
+    assert len(refusing.offsets()) == 16
+    assert attachments.without_room == 24
+    reason = "process 7 has mapped 16 others"
+    text = f"no room for further libraries, as {tmp_path}/16: {reason}"
+    assert attachments.errors.texts() == (text,)
+    mapped = attachments.attach(tmp_path / "3", NOW_NS, holder=Holder(7, 1000))
+    assert isinstance(mapped, LibraryUse)
+    second_ns = 1_000_000_000
+    for number, holder in ((16, Holder(8, 0)), (17, None)):
+        use = attachments.attach(tmp_path / f"{number}", NOW_NS + second_ns, holder=holder)
+        assert isinstance(use, LibraryUse)
     attachments.close()
