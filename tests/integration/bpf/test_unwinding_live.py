@@ -18,6 +18,7 @@ from otel_gpuflame.events.wire import NativeState
 from otel_gpuflame.symbolize.maps import read_maps
 from otel_gpuflame.symbolize.raw import RawStack
 from tests.fakes.steps import STAYS
+from tests.integration.bpf.described_code import DescribedProcess
 from tests.integration.bpf.recording import app
 from tests.integration.bpf.session import running
 from tests.integration.bpf.unwinding import WITHOUT_FRAME_POINTERS
@@ -123,8 +124,9 @@ def collect(live: LiveCapture, until: Callable[[list[RawStack]], bool]) -> list[
 def test_samples_of_code_without_frame_pointers_reach_the_root(environment: dict[str, str]) -> None:
     """NumPy, OpenBLAS, libc and CPython, once tables are there: all but those in hand-written code without CFI.
 
-    OpenBLAS has some (dswap_k, dnrm2_k …), which 1 or 2 % of the samples of this program are in. Elsewhere a stack may
-    be cut where a page cannot be read at that moment.
+    OpenBLAS has some, for which the file says so: 1 or 2 % of the samples of this program on processors of Intel, a
+    third on those of AMD, for which products of matrices are written by hand too. Elsewhere a stack may be cut where
+    a page cannot be read at that moment.
     """
     with running(app("numpy_work"), environment) as target:
         assert target.truth()["ready"]
@@ -133,12 +135,17 @@ def test_samples_of_code_without_frame_pointers_reach_the_root(environment: dict
             mappings = read_maps(target.process.pid, Path("/proc"))
         target.process.kill()
     assert mappings is not None
-    later = _after_tables(raws)
-    cut = [raw for raw in later if raw.native_state != NativeState.ROOT]
-    assert len(cut) <= 0.03 * len(later), f"{len(cut)} of {len(later)}"
-    ends = [found.path for raw in cut if (found := mappings.find(raw.native[-1])) is not None]
-    elsewhere = [path for path in ends if "openblas" not in path]
-    assert len(elsewhere) <= 0.01 * len(later), elsewhere
+    described = DescribedProcess(mappings)
+    # The leaf is an instruction, what is above it the one behind a call.
+    fair = [
+        raw
+        for raw in _after_tables(raws)
+        if described.has(raw.native[-1] - (len(raw.native) > 1))
+        or raw.native_state == NativeState.ROOT
+    ]
+    cut = [mappings.find(raw.native[-1]) for raw in fair if raw.native_state != NativeState.ROOT]
+    assert len(fair) > SAMPLES // 2
+    assert len(cut) <= 0.01 * len(fair), cut
 
 
 def _after_tables(raws: list[RawStack]) -> list[RawStack]:
