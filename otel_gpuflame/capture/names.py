@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from otel_gpuflame.capture.bpf.decode import RawName
 from otel_gpuflame.capture.bpf.probes import ProbeGroup
 from otel_gpuflame.events.frames import ProcessKey
+from otel_gpuflame.events.recent_handles import RecentHandles
 from otel_gpuflame.events.records import HandleName
 
 MAX_READABLE = 16_384
@@ -41,9 +42,12 @@ class NameTable:
 
     def __init__(self, readable: Callable[[str], str]) -> None:
         self._readable = readable
-        self._names: dict[ProcessKey, dict[int, str]] = {}
+        self._names: dict[ProcessKey, RecentHandles[str]] = {}
         self.unresolved_aliases = 0
         """Answers that a handle means what another one does, of which no name is known."""
+        self.forgotten = 0
+        """Names of handles that had not been used for longest, of processes with more than `RecentHandles` has room
+        for."""
 
     def learn(self, raw_names: Iterable[RawName]) -> LearnedNames:
         """Take in names in the order in which they were given."""
@@ -51,15 +55,15 @@ class NameTable:
         renamed: list[HandleName] = []
         repeated: Counter[tuple[ProcessKey, ProbeGroup]] = Counter()
         for raw in raw_names:
-            known = self._names.setdefault(raw.process, {})
-            name = raw.name or known.get(raw.alias_of, "")
+            known = self._names.setdefault(raw.process, RecentHandles())
+            name = raw.name or known.get(raw.alias_of) or ""
             before = known.get(raw.handle)
             if not name:
                 self.unresolved_aliases += 1
             if not name or before == name:
                 repeated[raw.process, ProbeGroup.NAME if raw.name else ProbeGroup.ALIAS] += 1
                 continue
-            known[raw.handle] = name
+            self.forgotten += len(known.put(raw.handle, name, len(name)))
             (fresh if before is None else renamed).append(
                 HandleName(
                     raw.process, raw.time_ns, raw.handle, name, shorten(self._readable(name))

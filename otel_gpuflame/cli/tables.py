@@ -123,6 +123,9 @@ def print_ledger(console: Console, ledger: Ledger) -> None:
         remarks["answers about kernels that had got their names before the capture began"] = (
             unresolved
         )
+    forgotten = ledger.source_count("name", "forgotten")
+    if forgotten:
+        remarks["names of kernels forgotten, since their process has too many"] = forgotten
     refused = ledger.source_count("process", "table_full") + ledger.source_count(
         "target", "table_full"
     )

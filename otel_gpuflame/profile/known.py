@@ -11,6 +11,7 @@ from otel_gpuflame.correlate.groups import Groups, runs
 from otel_gpuflame.events.attributions import StackPair
 from otel_gpuflame.events.executions import DeviceInfo
 from otel_gpuflame.events.frames import Frame, ProcessKey, Stack, StackKey
+from otel_gpuflame.events.recent_handles import RecentHandles
 from otel_gpuflame.events.records import HandleName, TargetInfo
 from otel_gpuflame.events.wire import Kind
 from otel_gpuflame.profile import labels
@@ -35,7 +36,7 @@ class Known:
         self._stack_keys: dict[ProcessKey, set[StackKey]] = {}
         self._names: dict[int, HandleName] = {}
         self._name_count = 0
-        self._name_ids: dict[ProcessKey, dict[int, int]] = {}
+        self._name_ids: dict[ProcessKey, RecentHandles[int]] = {}
         """By the handles that have them now."""
         self._name_retention: Retention[int] = Retention()
         self._processes: dict[ProcessKey, int] = {}
@@ -71,17 +72,17 @@ class Known:
     def add_names(self, names: Iterable[HandleName], stratum: int) -> None:
         """From now on handles mean these. `stratum`: the last one that has been opened, counted from 1."""
         for name in names:
-            ids = self._name_ids.setdefault(name.process, {})
+            ids = self._name_ids.setdefault(name.process, RecentHandles())
             before = ids.get(name.handle)
             if before is not None:
-                if (self._names[before].name, self._names[before].readable) == (
-                    name.name,
-                    name.readable,
-                ):
+                known = self._names[before]
+                if (known.name, known.readable) == (name.name, name.readable):
                     continue
                 self._name_retention.ended((before,), stratum)
             self._name_count += 1
-            ids[name.handle] = self._name_count
+            characters = len(name.name) + len(name.readable)
+            gone = ids.put(name.handle, self._name_count, characters)
+            self._name_retention.ended(gone, stratum)
             self._names[self._name_count] = name
 
     def add_targets(self, targets: Iterable[TargetInfo]) -> None:
@@ -146,7 +147,7 @@ class Known:
         for run, (tgid, start_ns, handle) in enumerate(meanings[order[starts]].tolist()):
             process = ProcessKey(tgid, start_ns)
             process_ids[run] = self._process_id(process)
-            name_ids[run] = self._name_ids.get(process, {}).get(handle, 0) if handle else 0
+            name_ids[run] = self._name_id(process, handle)
         lengths = np.diff(np.append(starts, len(keys)))
         resolved = np.empty((keys.shape[1] - 1, len(keys)), np.uint64).T
         resolved[order, 0] = np.repeat(process_ids << _TGID_SHIFT, lengths)
@@ -156,6 +157,10 @@ class Known:
         resolved[is_command, 1] = keys[is_command, 2]
         resolved[:, 2:] = keys[:, 3:]
         return Groups(resolved, groups.sums)
+
+    def _name_id(self, process: ProcessKey, handle: int) -> int:
+        ids = self._name_ids.get(process) if handle else None
+        return 0 if ids is None else ids.get(handle) or 0
 
     def _process_id(self, process: ProcessKey) -> int:
         if process == _NO_PROCESS:
@@ -184,7 +189,8 @@ class Known:
             for key in self._stack_keys.pop(process, ()):
                 self._stacks.pop(key, None)
             # Those that its handles had before have gone by now: they were replaced before it ended.
-            for name_id in self._name_ids.pop(process, {}).values():
+            ids = self._name_ids.pop(process, None)
+            for name_id in () if ids is None else ids.values():
                 del self._names[name_id]
 
     def _forget_stacks(self, keys: Sequence[StackKey]) -> None:

@@ -35,8 +35,13 @@ class LiveNames:
         return self._table.learn(names)
 
     def counters(self) -> list[LossCount]:
-        """Running totals: answers about kernels that had got their names before the capture began."""
-        return [LossCount("name", "unresolved", self._table.unresolved_aliases)]
+        """Running totals: answers about kernels that had got their names before the capture began, and names that had
+        to go for others of their process.
+        """
+        return [
+            LossCount("name", "unresolved", self._table.unresolved_aliases),
+            LossCount("name", "forgotten", self._table.forgotten),
+        ]
 
     def forget(self, process: ProcessKey) -> None:
         """The process has ended, or executes another program."""

@@ -9,10 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_gpuflame.events.frames import ProcessKey
+from otel_gpuflame.events.recent_handles import RecentHandles
 from otel_gpuflame.events.records import HandleName
 
 _SWEEP_FROM: Final = 1 << 12
 """Names. Processes that load modules for days give their handles new ones, and end no sooner."""
+_MAX_GONE: Final = 1 << 10
+"""Handles that had to go for others of their process: their names may have 4 KB each."""
 
 
 class KernelNumbers:
@@ -21,10 +24,12 @@ class KernelNumbers:
     def __init__(self, in_use: Callable[[], Iterable[int]] = tuple) -> None:
         """`in_use` gives the numbers that are to keep their names though no handle has them."""
         self._in_use = in_use
-        self._by_handle: dict[ProcessKey, dict[int, int]] = {}
+        self._by_handle: dict[ProcessKey, RecentHandles[int]] = {}
         self._by_name: dict[str, int] = {}
         self._last = 0
         self._sweep_from = _SWEEP_FROM
+        self._gone = 0
+        """Handles that had to go since the last sweep."""
 
     def __len__(self) -> int:
         """Names that are remembered."""
@@ -37,21 +42,24 @@ class KernelNumbers:
             if number is None:
                 self._last += 1
                 number = self._by_name[name.name] = self._last
-            self._by_handle.setdefault(name.process, {})[name.handle] = number
-        if len(self._by_name) > self._sweep_from:
+            handles = self._by_handle.setdefault(name.process, RecentHandles())
+            self._gone += len(handles.put(name.handle, number, len(name.name)))
+        if len(self._by_name) > self._sweep_from or self._gone > _MAX_GONE:
             self._sweep()
 
     def forget(self, gone: Set[ProcessKey]) -> None:
         """Handles of processes of which nothing more comes, and the names that only these have had."""
-        had_names = [self._by_handle.pop(process, None) for process in gone]
+        had_names = [self._by_handle.pop(process, None) is not None for process in gone]
         if any(had_names):
             self._sweep()
 
     def of(self, process: ProcessKey, handles: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """(n,) which kernel each handle means now; 0 where it has no name."""
         distinct, places = np.unique(handles, return_inverse=True)
-        known = self._by_handle.get(process, {})
-        numbers = [known.get(handle, 0) for handle in distinct.tolist()]
+        known = self._by_handle.get(process)
+        if known is None:
+            return np.zeros(len(handles), np.uint64)
+        numbers = [known.get(handle) or 0 for handle in distinct.tolist()]
         return np.array(numbers, np.uint64)[places]
 
     def _sweep(self) -> None:
@@ -60,4 +68,5 @@ class KernelNumbers:
             used.update(numbers.values())
         self._by_name = {name: value for name, value in self._by_name.items() if value in used}
         # Looking at all of them each time would cost more the more names there are.
+        self._gone = 0
         self._sweep_from = max(_SWEEP_FROM, 2 * len(self._by_name))

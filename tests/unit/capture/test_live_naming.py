@@ -32,6 +32,7 @@ def test_what_cannot_be_named_is_counted() -> None:
     )
     assert [(each.handle, each.name) for each in learned.fresh] == [(1, "gemm"), (2, "gemm")]
     assert {(each.kind, each.outcome): each.count for each in names.counters()} == {
-        ("name", "unresolved"): 1
+        ("name", "unresolved"): 1,
+        ("name", "forgotten"): 0,
     }
     assert names.undecodable == 1

@@ -9,6 +9,7 @@ from otel_gpuflame.capture.bpf.decode import RawName
 from otel_gpuflame.capture.bpf.probes import ProbeGroup
 from otel_gpuflame.capture.names import MAX_READABLE, NameTable, shorten
 from otel_gpuflame.events.frames import ProcessKey
+from tests.held import held
 
 PROCESS, OTHER = ProcessKey(1, 10), ProcessKey(2, 20)
 
@@ -157,3 +158,30 @@ def test_aliases_of_what_was_named_before_us_teach_nothing() -> None:
     learned = table().learn([raw(2, alias_of=1), raw(2, alias_of=1)])
     assert not learned.fresh
     assert learned.repeated == {(PROCESS, ProbeGroup.ALIAS): 2}
+
+
+def test_one_process_cannot_make_us_keep_everything_that_it_names() -> None:
+    """A loop over new handles with names of 4 KB: 64 MB of them stay, the last ones, and the rest is counted."""
+    names = table()
+    texts = [f"{number:04x}" * 1_000 for number in range(18_000)]
+    for handle in range(len(texts)):
+        names.learn([raw(handle, texts[handle])])
+    kept = held(texts)
+    assert kept <= (64 << 20) // 4_000
+    assert names.forgotten == len(texts) - kept > 0
+    (alias,) = names.learn([raw(1 << 40, alias_of=len(texts) - 1)]).fresh
+    assert alias.name == texts[-1]
+    names.learn([raw(1 << 41, alias_of=0)])
+    assert names.unresolved_aliases == 1
+    names.learn([raw(1, "small", process=OTHER)])
+    assert names.learn([raw(2, alias_of=1, process=OTHER)]).fresh
+
+
+def test_names_that_are_asked_for_again_stay() -> None:
+    """A program that loads modules for days goes on asking for what it uses."""
+    names = table()
+    names.learn([raw(1, "gemm")])
+    for handle in range(10, 18_000):
+        names.learn([raw(handle, "k" * 4_000), raw(1, "gemm")])
+    assert names.forgotten > 0
+    assert not names.learn([raw(1, "gemm")]).fresh

@@ -139,3 +139,23 @@ def test_names_that_a_handle_had_go() -> None:
         aggregator.feed(Watermark(START_NS + (len(texts) + 4 * number) * SECOND))
     labels.readable_kernel_name.cache_clear()
     assert held(texts) == 0
+
+
+def test_names_beyond_what_a_process_may_have_go_and_those_in_use_stay() -> None:
+    """New handles without end, each with a long name: what is used is shown by name all the same."""
+    aggregator = sampled()
+    aggregator.feed(whole_stratum(START_NS, START_NS + 600 * SECOND))
+    aggregator.feed(target_event(PROCESS, "loads"))
+    aggregator.feed(name_event(1, "gemm"))
+    texts = [f"{number:04x}" * 4_000 for number in range(6_000)]
+    shown: set[str] = set()
+    for number in range(len(texts)):
+        start_ns = START_NS + number * SECOND // 100
+        aggregator.feed(name_event(100 + number, texts[number], time_ns=start_ns))
+        if number % 100 == 0:
+            aggregator.feed(batch(call("cuLaunchKernel", object=1, start_ns=start_ns)))
+            bundles = aggregator.feed(Watermark(start_ns))
+            shown |= {frame.name for bundle in bundles for frame in bundle.frames}
+    assert held(texts) <= (64 << 20) // 16_000 + 500
+    assert "gemm" in shown
+    assert labels.UNNAMED_KERNEL.name not in shown

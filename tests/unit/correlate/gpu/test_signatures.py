@@ -66,3 +66,13 @@ def test_names_that_no_handle_has_any_more_go() -> None:
     for number in range(len(texts)):
         learn(signatures, PROCESS, number % 10, texts[number])
     assert held(texts) < 5_000
+
+
+def test_names_of_new_handles_without_end_go() -> None:
+    """One process, each name with a handle of its own."""
+    signatures = Signatures()
+    texts = [f"{number:04x}" * 4_000 for number in range(6_000)]
+    for number in range(len(texts)):
+        learn(signatures, PROCESS, number, texts[number])
+    assert held(texts) <= (64 << 20) // 16_000 + 1_100
+    assert signature(signatures, PROCESS, 5_999) != signature(signatures, PROCESS, 5_998)
