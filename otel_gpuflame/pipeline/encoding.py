@@ -112,13 +112,13 @@ class EncodingProcess:
 def _new_pool() -> ProcessPoolExecutor:
     # Not forked: the capturing process has threads, and maps of rings that nobody else should hold.
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(1, mp_context=context, initializer=_prepare)
+    return ProcessPoolExecutor(1, mp_context=context, initializer=_prepare, initargs=(_NICENESS,))
 
 
-def _prepare() -> None:
+def _prepare(niceness: int) -> None:
     """In the new process: Ctrl-C is for the agent to handle, and capture goes first."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(_NICENESS)
+    os.nice(niceness)
     # It holds both ends of its pipe, so that it would outlive an agent that is killed.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import resource
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from otel_gpuflame.export.delivery import Delivery, DeliveryCounts
 from otel_gpuflame.export.result import ExportResult
 from otel_gpuflame.findings.find import find
 from otel_gpuflame.findings.model import Finding
-from otel_gpuflame.pipeline import replay
+from otel_gpuflame.pipeline import encoding, replay
 from otel_gpuflame.pipeline.encoding import EncodingProcess
 from otel_gpuflame.profile.aggregate import AggregateOptions
 from otel_gpuflame.profile.model import Bundle, Link
@@ -164,6 +165,20 @@ def test_a_process_that_dies_is_replaced() -> None:
     (successor,) = set(multiprocessing.active_children()) - others
     encode.close()
     successor.join()
+
+
+@pytest.mark.parametrize("more", [0, 2])
+def test_capture_goes_before_encoding(
+    more: int, encode: EncodingProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the niceness of the agent's module, which a benchmark varies (`encode_beside`)."""
+    niceness = encoding._NICENESS + more
+    monkeypatch.setattr(encoding, "_NICENESS", niceness)
+    others = set(multiprocessing.active_children())
+    encode([waits_and_launches()], dropped=Counter())
+    (worker,) = set(multiprocessing.active_children()) - others
+    ours = os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpriority(os.PRIO_PROCESS, worker.pid) == min(ours + niceness, 19)
 
 
 def test_a_process_that_cannot_be_started_costs_no_window(
