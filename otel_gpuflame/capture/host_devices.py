@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import count
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +16,9 @@ from otel_gpuflame.events.executions import NO_DEVICE, DeviceInfo
 from otel_gpuflame.events.frames import ProcessKey
 
 _MAX_DEVICES: Final = 1 << 12
-"""Far more than a host has: a process may claim any UUIDs. Further ones of processes are not known."""
+"""At a time. Far more than a host has: a process may claim any UUIDs. Further ones of processes are not known."""
+_MAX_OF_PROCESS: Final = 64
+"""Whatever it says in the course of time: two libraries tell of 32 devices each."""
 _TABLE: Final = 256
 _UNKNOWN_UUID: Final = bytes(16)
 
@@ -24,10 +28,19 @@ class HostDevices:
 
     A process knows a device's 16 bytes and its resources; NVML knows how the UUID is written, which says whether it is
     a MIG instance. What is learnt of a device that has a number already comes as a `DeviceInfo` with that number.
+
+    A number is never given again: profiles refer to devices of processes that have ended, and in a capture it means one
+    device from begin to end.
     """
 
     def __init__(self) -> None:
         self._indexes: dict[object, int] = {}
+        self._numbers = count()
+        self._named: set[object] = set()
+        """By NVML: these are kept."""
+        self._claims: dict[ProcessKey, set[object]] = {}
+        """What living processes have said that they use."""
+        self._claimants: Counter[object] = Counter()
         self._known: dict[int, DeviceInfo] = {}
         self._written: dict[bytes, str] = {}
         """UUIDs as NVML writes them."""
@@ -39,12 +52,10 @@ class HostDevices:
             identity = row["uuid"].tobytes()
             # Without a UUID it is its process's own.
             key = (process, place) if identity == _UNKNOWN_UUID else identity
-            number = self._indexes.get(key)
-            if number is None:
-                if len(self._indexes) >= _MAX_DEVICES:
-                    numbers.append(NO_DEVICE)
-                    continue
-                number = self._number(key)
+            if not self._claim(key, process):
+                numbers.append(NO_DEVICE)
+                continue
+            number = self._number(key)
             known = self._known.get(number)
             # NVML says nothing of its resources; among processes the first one is believed.
             if known is None or not known.multiprocessors:
@@ -57,9 +68,8 @@ class HostDevices:
         numbers, fresh = [], []
         for written, model in devices:
             key = _identity(written)
-            number = self._indexes.get(key)
-            if number is None:
-                number = self._number(key)
+            number = self._number(key)
+            self._named.add(key)
             if isinstance(key, bytes):
                 self._written[key] = written
             known = self._known.get(number) or DeviceInfo(index=number, uuid=written, model=model)
@@ -67,8 +77,31 @@ class HostDevices:
             numbers.append(number)
         return numbers, fresh
 
+    def forget(self, process: ProcessKey) -> None:
+        """It has ended: there is room again for as many devices as were known from it alone."""
+        for key in self._claims.pop(process, ()):
+            self._claimants[key] -= 1
+            if not self._claimants[key]:
+                del self._claimants[key]
+                if key not in self._named:
+                    self._known.pop(self._indexes.pop(key), None)
+
+    def _claim(self, key: object, process: ProcessKey) -> bool:
+        """Whether there is room for one more device that `process` says it uses."""
+        claims = self._claims.setdefault(process, set())
+        if key in claims:
+            return True
+        has_room = key in self._indexes or len(self._indexes) < _MAX_DEVICES
+        if not has_room or len(claims) >= _MAX_OF_PROCESS:
+            return False
+        claims.add(key)
+        self._claimants[key] += 1
+        return True
+
     def _number(self, key: object) -> int:
-        number = self._indexes[key] = len(self._indexes)
+        number = self._indexes.get(key)
+        if number is None:
+            number = self._indexes[key] = next(self._numbers)
         return number
 
     def _note(self, info: DeviceInfo) -> list[DeviceInfo]:

@@ -129,7 +129,7 @@ class Aggregator:
 
     @_take.register
     def _(self, event: Devices) -> None:
-        self._known.devices.update((device.index, device) for device in event.devices)
+        self._known.devices.add(event.devices)
 
     @_take.register
     def _(self, event: ProcessesEnded) -> None:

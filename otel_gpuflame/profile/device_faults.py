@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_gpuflame.events.device_errors import DeviceError, DeviceErrors
-from otel_gpuflame.events.executions import DeviceInfo, Devices
+from otel_gpuflame.events.executions import Devices
 from otel_gpuflame.events.records import Event
+from otel_gpuflame.profile.known_devices import KnownDevices
 
 _MAX_FAULTS: Final = 1 << 10
 """Devices × codes that are told apart: more than a host has. Further ones are counted together."""
@@ -32,13 +33,13 @@ class DeviceFaults:
     """Feed it every event; `faults` is what has been reported so far."""
 
     def __init__(self) -> None:
-        self._devices: dict[int, DeviceInfo] = {}
+        self._devices = KnownDevices()
         self._faults: dict[tuple[str, int], DeviceFault] = {}
 
     def feed(self, event: Event) -> None:
         """Take in one event."""
         if isinstance(event, Devices):
-            self._devices.update((device.index, device) for device in event.devices)
+            self._devices.add(event.devices)
         elif isinstance(event, DeviceErrors):
             for error in event.errors:
                 self._add(error)

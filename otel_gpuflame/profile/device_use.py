@@ -17,6 +17,7 @@ from otel_gpuflame.events.device_metrics import (
 )
 from otel_gpuflame.events.executions import DeviceInfo, Devices
 from otel_gpuflame.events.records import Event
+from otel_gpuflame.profile.known_devices import KnownDevices
 
 _MAX_DEVICES: Final = 1 << 12
 """A capture may name any number."""
@@ -55,20 +56,20 @@ class DeviceUses:
     """Feed it every event; `uses` is what devices have said so far."""
 
     def __init__(self) -> None:
-        self._devices: dict[int, DeviceInfo] = {}
+        self._devices = KnownDevices()
         self._sums: dict[int, _Sums] = {}
 
     def feed(self, event: Event) -> None:
         """Take in one event."""
         if isinstance(event, Devices):
-            self._devices.update((device.index, device) for device in event.devices)
+            self._devices.add(event.devices)
         elif isinstance(event, DeviceMetrics):
             self._add(event.rows)
 
     def uses(self) -> tuple[DeviceUse, ...]:
         """Devices that have said something, in the order of their numbers."""
         return tuple(
-            _use(self._devices.get(number, DeviceInfo(index=number, uuid="", model="")), sums)
+            _use(self._devices.get(number) or DeviceInfo(index=number, uuid="", model=""), sums)
             for number, sums in sorted(self._sums.items())
         )
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from otel_gpuflame.correlate.groups import Groups, runs
 from otel_gpuflame.events.attributions import StackPair
-from otel_gpuflame.events.executions import DeviceInfo
 from otel_gpuflame.events.frames import Frame, ProcessKey, Stack, StackKey
 from otel_gpuflame.events.recent_handles import RecentHandles
 from otel_gpuflame.events.records import HandleName, TargetInfo
 from otel_gpuflame.events.wire import Kind
 from otel_gpuflame.profile import labels
+from otel_gpuflame.profile.known_devices import KnownDevices
 from otel_gpuflame.profile.model import AttributeSet
 from otel_gpuflame.profile.retention import Retention
 
@@ -31,7 +31,7 @@ class Known:
     """Processes and kernels by small numbers that keep their meaning, whatever becomes of pids and handles."""
 
     def __init__(self) -> None:
-        self.devices: dict[int, DeviceInfo] = {}
+        self.devices = KnownDevices()
         self._stacks: dict[StackKey, Stack] = {}
         self._stack_keys: dict[ProcessKey, set[StackKey]] = {}
         self._names: dict[int, HandleName] = {}

@@ -296,6 +296,8 @@ class GpuSource:
             self._searches[pid] = _Search(now_ns, failures=MAX_MALFORMED)
         events = regions.end(now_ns, reason)
         self._left += regions.totals()
+        for session in regions.sessions:
+            self._devices.forget(session.process)
         return events
 
     def _note_failure(self, error: RegionError, pid: int, search: _Search) -> None:

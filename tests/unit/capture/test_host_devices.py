@@ -78,3 +78,46 @@ def test_processes_cannot_use_up_the_numbers_of_nvml() -> None:
         numbers, _ = devices.learn(claimed, PROCESS)
     assert set(numbers) == {NO_DEVICE}
     assert len(devices.name([(f"GPU-{FIRST}", "H200")])[1]) == 1
+
+
+def test_devices_without_uuids_go_with_their_process() -> None:
+    """However many such processes there are in the course of time, each device has a number of its own."""
+    devices = HostDevices()
+    seen = set()
+    for pid in range(10_000):
+        process = ProcessKey(pid, 1)
+        (number,), (described,) = devices.learn(rows(bytes(16)), process)
+        assert described.index == number
+        seen.add(number)
+        devices.forget(process)
+    assert len(seen) == 10_000
+    assert NO_DEVICE not in seen
+
+
+def test_a_device_that_others_use_stays() -> None:
+    """Until the last of them has ended; one that NVML names for ever."""
+    devices = HostDevices()
+    devices.name([(f"GPU-{SECOND}", "H200")])
+    both = rows(FIRST.bytes, SECOND.bytes)
+    processes = [ProcessKey(pid, 1) for pid in (7, 8, 9)]
+    numbers = [devices.learn(both, process)[0] for process in processes[:2]]
+    assert numbers == [[1, 0], [1, 0]]
+    devices.forget(processes[0])
+    devices.forget(processes[0])
+    assert devices.learn(both, processes[2]) == ([1, 0], [])
+    devices.forget(processes[1])
+    devices.forget(processes[2])
+    again, fresh = devices.learn(both, processes[0])
+    assert again == [2, 0]
+    assert [each.index for each in fresh] == [2]
+
+
+def test_a_process_that_changes_its_devices_takes_no_room_from_others() -> None:
+    """It is known by 64 of them in its life, as often as it is read."""
+    devices = HostDevices()
+    for start in range(200):
+        claimed = rows(*(uuid.UUID(int=1 + start * 32 + each).bytes for each in range(32)))
+        numbers, _ = devices.learn(claimed, PROCESS)
+        assert (NO_DEVICE in numbers) is (start >= 2)
+    numbers, _ = devices.learn(rows(uuid.UUID(int=1 << 64).bytes), ProcessKey(8, 80))
+    assert numbers == [64]

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
+from otel_gpuflame.capture import host_devices
 from otel_gpuflame.capture.bpf.decode import ProcessChange
 from otel_gpuflame.capture.cupti.source import GpuSource
 from otel_gpuflame.events import wire, wire_gpu
@@ -159,6 +160,20 @@ def test_a_device_has_one_number_on_the_whole_host() -> None:
     found = rows(events)
     assert found["device"][found["tgid"] == one.pid].tolist() == [0, 1]
     assert found["device"][found["tgid"] == other.pid].tolist() == [1, 0]
+
+
+def test_devices_without_uuids_are_forgotten_with_their_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There is room for those of the next one, under a number that no other has had."""
+    monkeypatch.setattr(host_devices, "_MAX_DEVICES", 1)
+    with target() as one, target() as other, reading(one, other) as source:
+        for writer in (one, other):
+            writer.open_window()
+            place = writer.add_device(bytes(16), b"some OpenCL device")
+            writer.write(kernels(1, device=place))
+            assert rows(step(source))["device"].tolist() == [[0], [1]][writer is other]
+            source.look([other.pid], time.monotonic_ns())
 
 
 def test_a_record_without_a_device_has_none() -> None:
