@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from otel_gpuflame.capture.libraries import GpuLibrary
+from otel_gpuflame.capture.real_files import Marker
 from otel_gpuflame.capture.room import Holding
 
 UNUSED_FOR_NS: Final = 60_000_000_000
@@ -27,13 +28,6 @@ class FileKey:
 OVERLAY: Final = 0
 
 
-class Place(NamedTuple):
-    """Where `stat` shows a file. Of overlays, several may be one file, and several files one place."""
-
-    device: int
-    inode: int
-
-
 class LibraryUse(NamedTuple):
     """A library that a process maps, and the device through which it does."""
 
@@ -51,6 +45,8 @@ class Attached:
     status: os.stat_result
     """Of the descriptor."""
     holding: Holding
+    marker: Marker | None = None
+    """Of a file that overlays show: by this it is known."""
     used_ns: dict[int, int] = field(default_factory=dict)
     """By device: when a target was last known to map it through that."""
 
@@ -63,6 +59,13 @@ class Attached:
     def is_stranded(self) -> bool:
         """Whether nobody uses it any more through the mount that descriptor and probes keep, but others do."""
         return bool(self.used_ns) and self.status.st_dev not in self.used_ns
+
+    def let_go(self) -> None:
+        """Of the file and its mount, once there are no more probes."""
+        if self.marker is not None:
+            self.marker.remove()
+            self.marker = None
+        os.close(self.fd)
 
     def use(self, device: int, now_ns: int) -> LibraryUse:
         """A target maps it through `device` now."""

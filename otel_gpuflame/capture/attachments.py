@@ -7,11 +7,10 @@ import os
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from itertools import count
 from pathlib import Path
 from typing import Final
 
-from otel_gpuflame.capture.attached import OVERLAY, Attached, FileKey, LibraryUse, Place
+from otel_gpuflame.capture.attached import OVERLAY, Attached, FileKey, LibraryUse
 from otel_gpuflame.capture.autograd import (
     SeenPasses,
     is_autograd_library,
@@ -21,7 +20,8 @@ from otel_gpuflame.capture.bpf.libbpf import LibbpfError
 from otel_gpuflame.capture.bpf.probes import ProbeGroup
 from otel_gpuflame.capture.bpf.uprobes import ProbePoint, UprobeLinks
 from otel_gpuflame.capture.libraries import GpuLibrary, is_gpu_library, read_library
-from otel_gpuflame.capture.real_files import is_on_overlay, shows_probe
+from otel_gpuflame.capture.library_table import LibraryTable, Opened
+from otel_gpuflame.capture.real_files import Marker
 from otel_gpuflame.capture.refusals import Complaints, FileVersion, Refusals, RetryAt
 from otel_gpuflame.capture.room import Holder, Holding, lack_of_room
 from otel_gpuflame.capture.seen_returns import SeenReturns
@@ -71,10 +71,7 @@ class Attachments:
         self._returns = returns
         self._window_is_open = False
         self._windowed_groups: set[ProbeGroup] = set()
-        self._attached: dict[FileKey, Attached] = {}
-        self._places: dict[Place, FileKey] = {}
-        """Where each was seen last."""
-        self._overlay_numbers = count(1)
+        self._table = LibraryTable()
         self._missing: set[tuple[FileKey, ProbeGroup]] = set()
         """Probes that are always on and that the kernel has refused."""
         self._refusals = Refusals()
@@ -88,7 +85,7 @@ class Attachments:
     @property
     def libraries(self) -> tuple[GpuLibrary, ...]:
         """Libraries with probes attached."""
-        return tuple(each.library for each in self._attached.values())
+        return tuple(each.library for each in self._table)
 
     def is_windowed(self, point: ProbePoint) -> bool:
         """Whether this probe is attached only while a window is open."""
@@ -112,16 +109,16 @@ class Attachments:
         for group in new:
             logger.info("programs make too many %s: probed in windows", group.value)
             self._windowed_groups.add(group)
-            for key in self._attached:
-                self._missing.discard((key, group))
-                self._links.detach((key, group))
+            for each in self._table:
+                self._missing.discard((each.key, group))
+                self._links.detach((each.key, group))
         self._lose_returns(new)
 
     def probe_always(self, groups: Iterable[ProbeGroup]) -> None:
         """Take `probe_in_windows` back. While none is open."""
         again = self._windowed_groups.intersection(groups)
         self._windowed_groups -= again
-        self._missing |= {(key, group) for key in self._attached for group in again}
+        self._missing |= {(each.key, group) for each in self._table for group in again}
         self.attach_missing()
         if ProbeGroup.BACKWARD in again:
             self._see_passes()
@@ -129,7 +126,10 @@ class Attachments:
     def attach_missing(self) -> None:
         """Try again what the kernel has refused. While no window is open."""
         for key, group in tuple(self._missing):
-            each = self._attached[key]
+            each = self._table.get(key)
+            if each is None:
+                self._missing.discard((key, group))
+                continue
             points = [point for point in each.library.points if point.group is group]
             try:
                 self._links.attach((key, group), each.path, points)
@@ -188,8 +188,9 @@ class Attachments:
     def used(self, uses: Iterable[LibraryUse], now_ns: int) -> None:
         """Targets map these libraries now."""
         for key, device in uses:
-            if key in self._attached:
-                self._attached[key].use(device, now_ns)
+            attached = self._table.get(key)
+            if attached is not None:
+                attached.use(device, now_ns)
 
     def let_go_of_unused(self, now_ns: int) -> set[FileKey]:
         """Detach from libraries that no target has mapped for a while.
@@ -198,27 +199,27 @@ class Attachments:
         another one lets go of that.
         """
         stranded = set()
-        for key, each in tuple(self._attached.items()):
+        for each in self._table:
             each.forget_unused(now_ns)
             if not each.used_ns:
                 self._drop(each)
                 logger.info("let go of %s: no process maps it", each.library.path)
             elif each.is_stranded:
-                stranded.add(key)
+                stranded.add(each.key)
         return stranded
 
     def open_window(self) -> None:
         """Attach the windowed probes of every library; those that tell whose launches they are come first."""
         self._window_is_open = True
-        each_library = sorted(self._attached.items(), key=lambda item: not _is_autograd(item[1]))
+        libraries = sorted(self._table, key=lambda each: not _is_autograd(each))
         has_passes = ProbeGroup.BACKWARD in self._windowed_groups
         if has_passes:
-            for key, each in each_library:
-                self._attach_windowed(key, each, {ProbeGroup.BACKWARD})
+            for each in libraries:
+                self._attach_windowed(each, {ProbeGroup.BACKWARD})
             self._see_passes()
             time.sleep(PASSES_LEAD_NS / 1e9)
-        for key, each in each_library:
-            self._attach_windowed(key, each, {None, *ProbeGroup} - {ProbeGroup.BACKWARD})
+        for each in libraries:
+            self._attach_windowed(each, {None, *ProbeGroup} - {ProbeGroup.BACKWARD})
 
     def close_window(self) -> None:
         """Detach them."""
@@ -232,75 +233,50 @@ class Attachments:
     def close(self) -> None:
         """Detach everything and close the files."""
         self._links.detach_all()
-        for each in self._attached.values():
-            os.close(each.fd)
-        self._attached.clear()
-        self._places.clear()
-        self._missing.clear()
+        for each in self._table:
+            each.let_go()
+            self._table.remove(each.key)
 
     def _attach(
         self, fd: int, now_ns: int, shown: str, mapped_ns: int | None, holder: Holder | None
     ) -> LibraryUse | None:
         """None where there is nothing to probe. Raises OSError, _NoRoomError."""
-        status = os.fstat(fd)
-        place = Place(status.st_dev, status.st_ino)
-        is_overlaid = is_on_overlay(fd)
-        key = self._places.get(place)
-        known = None if key is None else self._attached.get(key)
-        # On an overlay a changed copy takes the place of the file that others still use.
-        if known is not None and (not is_overlaid or self._is_same(known, fd, status)):
-            return self._use(known, fd, status, now_ns)
+        file = Opened.of(fd)
+        known = self._table.at_place_of(file)
+        if known is not None:
+            return self._use(known, file, now_ns)
         is_autograd = is_autograd_library(shown)
         path = Path(f"/proc/self/fd/{fd}")
         library = read_autograd_library(path) if is_autograd else read_library(path)
         if library is None:
             return None
-        known = next(
-            (
-                each
-                for key, each in self._attached.items()
-                if is_overlaid
-                and key.device == OVERLAY
-                and each.library.points == library.points
-                and self._is_same(each, fd, status)
-            ),
-            None,
-        )
+        known = self._table.with_points(library.points, file)
         if known is not None:
-            self._places[place] = known.key
-            return self._use(known, fd, status, now_ns)
-        key = FileKey(OVERLAY, next(self._overlay_numbers)) if is_overlaid else FileKey(*place)
-        holding = Holding(holder, 1 + self._links.descriptors(library.points))
-        lack = lack_of_room(holding, (each.holding for each in self._attached.values()))
+            return self._use(known, file, now_ns)
+        # Besides links the file, and its marker.
+        descriptors = 1 + file.is_overlaid + self._links.descriptors(library.points)
+        holding = Holding(holder, descriptors)
+        lack = lack_of_room(holding, (each.holding for each in self._table))
         if lack:
             raise _NoRoomError(lack)
         library = replace(library, path=Path(shown))
-        attached = Attached(key, library, os.dup(fd), status, holding)
+        key = self._table.new_key(file)
+        attached = Attached(key, library, os.dup(fd), file.status, holding)
         self._attach_new(attached)
-        self._places[place] = key
         if mapped_ns is not None and not is_autograd:
             self._note_late(attached, mapped_ns)
-        return attached.use(status.st_dev, now_ns)
+        return attached.use(file.status.st_dev, now_ns)
 
-    def _is_same(self, known: Attached, fd: int, status: os.stat_result) -> bool:
-        """Whether a descriptor of an overlay leads to a file that has probes."""
-        points = known.library.points
-        offset = next((each.offset for each in points if not self.is_windowed(each)), None)
-        if offset is None or not shows_probe(known.fd, offset):
-            return known.looks_like(status)
-        return shows_probe(fd, offset)
-
-    def _use(self, known: Attached, fd: int, status: os.stat_result, now_ns: int) -> LibraryUse:
+    def _use(self, known: Attached, file: Opened, now_ns: int) -> LibraryUse:
         if known.is_stranded and not self._window_is_open:
             # A link keeps the mount that it was attached through. Calls are missed meanwhile, and none seen twice.
             if ProbeGroup.BACKWARD not in self._windowed_groups and _is_autograd(known):
                 self._end_passes()
             self._drop(known)
             self._lose_returns({ProbeGroup.WAIT})
-            known.fd, known.status = os.dup(fd), status
+            known.fd, known.status = os.dup(file.fd), file.status
             self._attach_new(known)
-            self._places[Place(status.st_dev, status.st_ino)] = known.key
-        return known.use(status.st_dev, now_ns)
+        return known.use(file.status.st_dev, now_ns)
 
     def _attach_new(self, attached: Attached) -> None:
         """Raises LibbpfError; then nothing of it is left."""
@@ -312,22 +288,22 @@ class Attachments:
                 self._links.attach(owner, attached.path, [p for p in points if p.group is group])
         except LibbpfError:
             self._detach(key)
-            os.close(attached.fd)
+            attached.let_go()
             raise
-        self._attached[key] = attached
+        if key.device == OVERLAY:
+            attached.marker = Marker.put(attached.fd, library.points[0].offset)
+        self._table.add(attached)
         logger.info("%d probes on %s", len(points), library.path)
         if self._window_is_open:
-            self._attach_windowed(key, attached, {None, *ProbeGroup})
+            self._attach_windowed(attached, {None, *ProbeGroup})
         if _is_autograd(attached):
             # It may have been probed before, and let go.
             self._see_passes()
 
     def _drop(self, attached: Attached) -> None:
         self._detach(attached.key)
-        os.close(attached.fd)
-        del self._attached[attached.key]
-        self._missing = {each for each in self._missing if each[0] != attached.key}
-        self._places = {place: key for place, key in self._places.items() if key != attached.key}
+        attached.let_go()
+        self._table.remove(attached.key)
 
     def _detach(self, key: FileKey) -> None:
         for owner in (key, *((key, group) for group in ProbeGroup)):
@@ -360,16 +336,14 @@ class Attachments:
         if self._passes is not None:
             self._passes.end()
 
-    def _attach_windowed(
-        self, key: FileKey, attached: Attached, groups: Collection[ProbeGroup | None]
-    ) -> None:
+    def _attach_windowed(self, attached: Attached, groups: Collection[ProbeGroup | None]) -> None:
         if not self._in_windows:
             return
         points = [p for p in attached.library.points if self.is_windowed(p) and p.group in groups]
         if not points:
             return
         try:
-            self._links.attach(key, attached.path, points, in_window=True)
+            self._links.attach(attached.key, attached.path, points, in_window=True)
         except LibbpfError as error:
             self._complain(f"cannot open a window on {attached.library.path}: {error.strerror}")
 

@@ -15,6 +15,7 @@ _SOFTWARE, _TRACEPOINT = 1, 2
 _CPU_CLOCK: Final = 0
 _ON_FIRST_CPU: Final = (-1, 0)
 """One CPU is enough: a BPF program then runs on all."""
+_IN_THIS_THREAD: Final = (0, -1)
 _EXCLUDE_IDLE: Final = 1 << 7
 _FREQUENCY: Final = 1 << 10
 """The period is a frequency."""
@@ -43,11 +44,13 @@ def open_cpu_sampler(cpu: int, frequency_hz: int) -> int:
 
 def open_cpu_clock(period_ns: int) -> int:
     """Interrupts this thread every `period_ns` of its CPU time, with nobody to take the samples."""
-    return _open(_SOFTWARE, _CPU_CLOCK, "open the CPU clock", period=period_ns, place=(0, -1))
+    return _open(
+        _SOFTWARE, _CPU_CLOCK, "open the CPU clock", period=period_ns, place=_IN_THIS_THREAD
+    )
 
 
-def open_uprobe(path: Path, offset: int, *, is_return: bool) -> int:
-    """A uprobe at a file offset, for every process."""
+def open_uprobe(path: Path, offset: int, *, is_return: bool, is_own: bool = False) -> int:
+    """A uprobe at a file offset, for every process, or for this one only."""
     try:
         type_ = int((_UPROBES / "type").read_text())
         bit = int((_UPROBES / "format/retprobe").read_text().partition(":")[2])
@@ -55,7 +58,9 @@ def open_uprobe(path: Path, offset: int, *, is_return: bool) -> int:
         raise LibbpfError(getattr(error, "errno", None) or 0, f"read {_UPROBES}") from error
     buffer = ctypes.create_string_buffer(os.fsencode(path))
     what = f"attach to {path}+{offset:#x}"
-    return _open(type_, int(is_return) << bit, what, more=(ctypes.addressof(buffer), offset))
+    more = (ctypes.addressof(buffer), offset)
+    place = _IN_THIS_THREAD if is_own else _ON_FIRST_CPU
+    return _open(type_, int(is_return) << bit, what, more=more, place=place)
 
 
 def _open(

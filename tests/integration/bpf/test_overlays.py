@@ -139,23 +139,37 @@ def test_the_mount_of_a_container_that_is_gone_is_let_go(overlays: list[Path]) -
         kernel.close()
 
 
-def test_libraries_of_two_images_are_two(overlays: list[Path], image: Path, tmp_path: Path) -> None:
-    """However alike they are: equal files, copied with their times."""
-    other, target = tmp_path / "other", tmp_path / "merged"
-    shutil.copytree(image, other)
-    target.mkdir()
-    scratch = tmp_path / "scratch"
+@pytest.fixture
+def another_image(image: Path, tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """Its lower directory, and an overlay over it. Equal files, copied with their times."""
+    lower, scratch, target = (tmp_path / name for name in ("other", "other-scratch", "merged"))
+    shutil.copytree(image, lower)
     scratch.mkdir()
-    command = overlay(other, shlex.quote(str(scratch)), shlex.quote(str(target)))
+    target.mkdir()
+    command = overlay(lower, shlex.quote(str(scratch)), shlex.quote(str(target)))
     subprocess.run(["sh", "-c", command], check=True)
-    kernel = CaptureKernel()
+    yield lower, target
+    assert unmount([str(target)])
+    assert unmount([str(scratch)])
+
+
+def test_libraries_of_two_images_are_two(
+    overlays: list[Path], image: Path, another_image: tuple[Path, Path]
+) -> None:
+    """However alike they are, and though another exporter has probes at the same places of both."""
+    lower, target = another_image
+    other_kernel, kernel = CaptureKernel(), CaptureKernel()
+    others = Attachments(other_kernel.uprobes, in_windows=False)
     attachments = Attachments(kernel.uprobes, in_windows=False)
     try:
-        uses = [attachments.attach(each / LIBRARY, 0) for each in (overlays[0], target)]
-        assert uses[0] != uses[1]
+        for directory in (image, lower):
+            others.attach(directory / LIBRARY, 0)
+        uses = [attachments.attach(each / LIBRARY, 0) for each in (*overlays, target)]
+        keys = [use.key for use in uses if isinstance(use, LibraryUse)]
+        assert keys[0] == keys[1] != keys[2]
         assert len(attachments.libraries) == 2
     finally:
-        attachments.close()
+        for each in (others, attachments):
+            each.close()
         kernel.close()
-        assert unmount([str(target)])
-        assert unmount([str(scratch)])
+        other_kernel.close()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from otel_gpuflame.capture import attachments as attachments_module
+from otel_gpuflame.capture import library_table
 from otel_gpuflame.capture.attached import LibraryUse
 from otel_gpuflame.capture.attachments import Attachments, LateProbes
 from otel_gpuflame.capture.bpf.libbpf import LibbpfError
@@ -28,7 +29,7 @@ NOW_NS = 5_000_000_000
 @pytest.fixture(autouse=True)
 def file_system(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not an overlay, whatever the tests run on: that asks the kernel for probes, of which there are none here."""
-    monkeypatch.setattr(attachments_module, "is_on_overlay", lambda _fd: False)
+    monkeypatch.setattr(library_table, "is_on_overlay", lambda _fd: False)
 
 
 @pytest.fixture
