@@ -16,6 +16,7 @@ from otel_gpuflame.capture.autograd import (
     is_autograd_library,
     read_autograd_library,
 )
+from otel_gpuflame.capture.bpf.detaching import detach_together
 from otel_gpuflame.capture.bpf.libbpf import LibbpfError
 from otel_gpuflame.capture.bpf.probes import ProbeGroup
 from otel_gpuflame.capture.bpf.uprobes import ProbePoint, UprobeLinks
@@ -233,8 +234,8 @@ class Attachments:
     def close(self) -> None:
         """Detach everything and close the files."""
         self._links.detach_all()
+        detach_together([each.let_go for each in self._table])
         for each in self._table:
-            each.let_go()
             self._table.remove(each.key)
 
     def _attach(

@@ -38,7 +38,7 @@ published its name by then. The first looks come often while a program loads its
 _GONE_FOR_NS: Final = 1_000_000_000
 """Reports take milliseconds."""
 _CHECKED: Final = 64
-"""Processes that are looked for in a second: some 20 µs each."""
+"""Processes that are looked for in a second: 17 µs each."""
 
 
 class Targets:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -173,3 +174,26 @@ def test_libraries_of_two_images_are_two(
             each.close()
         kernel.close()
         other_kernel.close()
+
+
+def test_nothing_is_left_of_a_capture(image: Path, tmp_path: Path) -> None:
+    """Neither descriptors nor mounts are held by it, however many containers there were."""
+    before = sorted(os.listdir("/proc/self/fd"))
+    kernel = CaptureKernel()
+    attachments = Attachments(kernel.uprobes, in_windows=True)
+    with contextlib.ExitStack() as stack:
+        for number in range(3):
+            copy, scratch, target = (tmp_path / f"{name}{number}" for name in ("l", "s", "t"))
+            shutil.copytree(image, copy)
+            scratch.mkdir()
+            target.mkdir()
+            command = overlay(copy, shlex.quote(str(scratch)), shlex.quote(str(target)))
+            subprocess.run(["sh", "-c", command], check=True)
+            stack.callback(unmount, ["-l", str(scratch)])
+            stack.callback(unmount, ["-l", str(target)])
+            attachments.attach(target / LIBRARY, 0)
+        assert len(attachments.libraries) == 3
+        attachments.close()
+        assert all(unmount([str(tmp_path / f"t{number}")]) for number in range(3))
+    kernel.close()
+    assert sorted(os.listdir("/proc/self/fd")) == before

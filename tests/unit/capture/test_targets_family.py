@@ -160,7 +160,7 @@ def test_a_process_whose_end_was_not_reported_goes(family: Family, is_reused: bo
 
 
 def test_looking_for_processes_that_are_gone_takes_turns(tmp_path: Path) -> None:
-    """64 in a second, of any number: a look costs some 20 µs."""
+    """64 in a second, of any number: a look costs 17 µs."""
     family = Family(tmp_path, room=200)
     targets = targets_of(family)
     for pid in range(100, 230):
