@@ -273,7 +273,7 @@ class Aggregator:
         """Estimates of strata that are complete by `time_ns`; the capture goes on until `until_ns` at least."""
         complete = self._strata.complete_until(time_ns)
         for stratum in (each for each in complete if not each.is_whole):
-            yield from self._estimates(stratum)
+            yield from self._estimates(stratum, until_ns)
         for each in self._executions.tell_until(time_ns):
             yield from self._execution_bundles(each, until_ns)
         for reason, count in self._executions.left_out.items():
@@ -283,15 +283,15 @@ class Aggregator:
         offset_ns = self._windows.unix_offset_ns
         if offset_ns is None or not stratum.intervals:
             return ()
-        window = _unix_window(stratum.window, offset_ns)
+        window = _unix_window(stratum.window, offset_ns, until_ns)
         return self._execution_estimates.bundles(stratum, window, until_ns)
 
-    def _estimates(self, stratum: Stratum) -> Iterator[Bundle]:
+    def _estimates(self, stratum: Stratum, until_ns: int) -> Iterator[Bundle]:
         offset_ns = self._windows.unix_offset_ns
         if not stratum.parts or offset_ns is None:
             self._strata.note_total(stratum, 0)
             return
-        window = _unix_window(stratum.window, offset_ns)
+        window = _unix_window(stratum.window, offset_ns, until_ns)
         groups = concatenate(stratum.parts)
         executions = self._executions.stratum_of(stratum.window)
         if executions is not None and executions.intervals:
@@ -326,8 +326,10 @@ class Aggregator:
             yield table.bundle(resource, unix_window, used=used)
 
 
-def _unix_window(window: SamplingWindow, offset_ns: int) -> Window:
-    return Window(window.stratum_start_ns + offset_ns, window.stratum_end_ns + offset_ns)
+def _unix_window(window: SamplingWindow, offset_ns: int, until_ns: int) -> Window:
+    """The stratum, as far as it got: the end of the capture cuts the last one off, up to ten minutes before its own."""
+    end_ns = min(window.stratum_end_ns, max(until_ns, window.open_ns + 1))
+    return Window(window.stratum_start_ns + offset_ns, end_ns + offset_ns)
 
 
 def _table(tables: dict[int, SampleTable], key: list[int]) -> SampleTable:

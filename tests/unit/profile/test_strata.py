@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from otel_gpuflame.events.records import CallArray, SamplingWindow
+from otel_gpuflame.events.records import CallArray, SamplingWindow, Watermark
 from otel_gpuflame.events.windowed import WindowedWhereFrequent
+from otel_gpuflame.profile.aggregate import AggregateOptions, Aggregator
+from otel_gpuflame.profile.sample_types import ESTIMATED_SCOPE
 from otel_gpuflame.profile.strata import Strata
-from tests.unit.profile.builders import call
+from tests.unit.profile.builders import UNIX_OFFSET_NS, batch, call, usual
+from tests.unit.profile.test_rates import at, sampling
 
 STRATUM_NS = 1_000
 PROBABILITY_PPB = 300_000_000
@@ -102,3 +105,22 @@ def test_strata_in_a_row_are_one_stretch_of_time() -> None:
     assert windowed.among(began_ns).tolist() == [True, True, False, False, True, True, False]
     launches = call("cuLaunchKernel", start_ns=500)
     assert not windowed.among(launches).any()
+
+
+def test_a_stratum_that_the_end_of_the_capture_cuts_off_ends_there() -> None:
+    """Its profile would be of a time that is still to come, ten minutes long for what took one."""
+    aggregator = Aggregator(AggregateOptions(sampled=True))
+    for event in (
+        *usual(),
+        sampling(0, 600, share=0.1),
+        batch(call("cuLaunchKernel", start_ns=at(1))),
+        Watermark(at(60)),
+    ):
+        assert not aggregator.feed(event)
+    (bundle,) = aggregator.finish()
+    assert bundle.scope == ESTIMATED_SCOPE
+    window = bundle.window
+    assert (window.start_unix_ns, window.end_unix_ns) == (
+        at(0) + UNIX_OFFSET_NS,
+        at(60) + UNIX_OFFSET_NS,
+    )
