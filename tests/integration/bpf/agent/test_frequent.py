@@ -7,6 +7,7 @@ import contextlib
 import shutil
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -52,10 +53,22 @@ def waits_of(service: str, sink: OtlpSink, *, estimated: bool) -> list[ResolvedP
     return profiles_of(service, sink, "gpu_wait", estimated=estimated)
 
 
+def launches_beside(
+    service: str, sink: OtlpSink, estimates: list[ResolvedProfile]
+) -> list[ResolvedSample]:
+    """Estimated launches of the same strata: of the same windows, and so scaled alike, wherever these lay.
+
+    What is estimated in sum scatters widely: a window that the edge of its stratum cuts covers less of it.
+    """
+    starts_ns = {each.start_unix_ns for each in estimates}
+    profiles = profiles_of(service, sink, "gpu_launch", estimated=True)
+    return [s for each in profiles if each.start_unix_ns in starts_ns for s in each.samples]
+
+
 def test_frequent_waits_are_captured_in_windows_and_scaled(
     driver: dict[str, str], sink: OtlpSink
 ) -> None:
-    """Once that is known, none is exact and all are estimated: the time in sum as the program measures it.
+    """Once that is known, none is exact and all are estimated: for each launch the time that the program measures.
 
     Its lines are told as before. The beacon shows when the agent is ready.
     """
@@ -79,22 +92,23 @@ def test_frequent_waits_are_captured_in_windows_and_scaled(
         subject.stop()
     exact = totals(sink)[service, "gpu_wait"]
     estimates = waits_of(service, sink, estimated=True)
-    lengths_ns = sum(each.duration_ns for each in estimates)
     waited_ns = sum(sample.value for each in estimates for sample in each.samples)
-    assert waited_ns / lengths_ns == pytest.approx(truth["share"], rel=0.35)
+    launches = sum(sample.value for sample in launches_beside(service, sink, estimates))
+    assert waited_ns / launches == pytest.approx(truth["waited_ns"] / truth["waits"], rel=0.35)
     assert 0 < exact < waited_ns
     lines = {name for each in estimates for sample in each.samples for name in sample.stack}
     assert {"main", "cuCtxSynchronize"} <= lines
 
 
-def graph_launches_of(
-    service: str, sink: OtlpSink, *, estimated: bool
-) -> list[tuple[int, list[ResolvedSample]]]:
-    """Samples of launches of graphs by profile, which is so many nanoseconds long."""
-    return [
-        (each.duration_ns, [s for s in each.samples if "cuGraphLaunch" in s.stack])
-        for each in profiles_of(service, sink, "gpu_launch", estimated=estimated)
-    ]
+def launches_of(samples: Iterable[ResolvedSample], function: str) -> int:
+    """How many were made by a function of the driver."""
+    return sum(sample.value for sample in samples if function in sample.stack)
+
+
+def with_graphs(service: str, sink: OtlpSink) -> list[ResolvedProfile]:
+    """Estimated profiles that have launches of graphs."""
+    profiles = profiles_of(service, sink, "gpu_launch", estimated=True)
+    return [each for each in profiles if launches_of(each.samples, "cuGraphLaunch")]
 
 
 def test_frequent_launches_of_graphs_are_captured_in_windows_and_scaled(
@@ -102,7 +116,7 @@ def test_frequent_launches_of_graphs_are_captured_in_windows_and_scaled(
 ) -> None:
     """A model that is cut into 40 graphs: always probed these took the budget, so that there were no windows at all.
 
-    The beacon shows when the agent is ready; its launches are estimated, too.
+    For each kernel there are as many launches of graphs as the program makes. The beacon shows when the agent is ready.
     """
     service = unique("graphs-often")
     environment = {**driver, "OTEL_SERVICE_NAME": service}
@@ -113,7 +127,7 @@ def test_frequent_launches_of_graphs_are_captured_in_windows_and_scaled(
             library = driver_of(driver)
             wait_until(lambda: subject.entry_links(library) == 4, "their probe to be gone")
             wait_until(
-                lambda: len(graph_launches_of(service, sink, estimated=True)) >= STRATA,
+                lambda: len(with_graphs(service, sink)) >= STRATA,
                 f"estimates of {STRATA} strata",
                 limit_s=180,
                 pause_s=0.5,
@@ -123,17 +137,13 @@ def test_frequent_launches_of_graphs_are_captured_in_windows_and_scaled(
             assert program.finish() == 0, program.stderr.text()
         subject.stop()
     assert "kill switch" not in subject.log
-    estimates = graph_launches_of(service, sink, estimated=True)
-    lengths_ns = sum(length_ns for length_ns, _ in estimates)
-    launches = sum(sample.value for _, samples in estimates for sample in samples)
-    assert launches * 1e9 / lengths_ns == pytest.approx(truth["per_s"], rel=0.35)
-    exact = sum(
-        sample.value
-        for _, samples in graph_launches_of(service, sink, estimated=False)
-        for sample in samples
-    )
-    assert 0 < exact < launches
-    lines = {name for _, samples in estimates for sample in samples for name in sample.stack}
+    estimates = launches_beside(service, sink, with_graphs(service, sink))
+    graphs, kernels = (launches_of(estimates, f) for f in ("cuGraphLaunch", "cuLaunchKernel"))
+    assert graphs / kernels == pytest.approx(truth["graphs"], rel=0.35)
+    exact_profiles = profiles_of(service, sink, "gpu_launch", estimated=False)
+    exact = sum(launches_of(each.samples, "cuGraphLaunch") for each in exact_profiles)
+    assert 0 < exact < truth["steps"] * truth["graphs"]
+    lines = {name for sample in estimates for name in sample.stack}
     assert {"main", "step"} <= lines
 
 
