@@ -24,7 +24,7 @@ def test_descriptors_of_a_library_are_counted(fakes: Path) -> None:
         attachments.open_window()
         taken = len(os.listdir("/proc/self/fd")) - before
         (library,) = attachments.libraries
-        assert taken == 1 + kernel.uprobes.descriptors(library.points) == 9
+        assert taken == 1 + kernel.uprobes.descriptors(library.points) == 10
         attachments.close_window()
     finally:
         attachments.close()

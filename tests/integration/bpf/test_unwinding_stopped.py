@@ -18,6 +18,7 @@ from otel_gpuflame.capture.bpf.programs import Feature
 from otel_gpuflame.events import wire
 from otel_gpuflame.events.frames import StackKey
 from otel_gpuflame.symbolize.raw import RawStack
+from tests.integration.bpf.described_code import DescribedProcess
 from tests.integration.bpf.recording import app
 from tests.integration.bpf.session import running
 from tests.integration.bpf.unwinding import PROGRAMS, raw_capture
@@ -33,7 +34,8 @@ _CALLS = 0
 def test_agrees_with_gdb_wherever_a_thread_is_stopped(environment: dict[str, str]) -> None:
     """In the middle of functions, of their beginnings and ends, in system calls: at least 99 % are equal to the root.
 
-    What is left is hand-written code, for which gdb guesses by what instructions it reads, and tables cannot.
+    Leaves in code without unwind information are left out: gdb guesses there by what instructions it reads, and tables
+    cannot. A third of NumPy's products of matrices is such code on processors of AMD.
     """
     require("bpf", shutil.which("gdb") is not None, "gdb is missing: apt-get install gdb")
     random = Random(0)
@@ -54,6 +56,7 @@ def test_agrees_with_gdb_wherever_a_thread_is_stopped(environment: dict[str, str
             read()
         capture.feed(next(iter(stacks.values())).process)
         mappings = capture.mappings()
+        described = DescribedProcess(mappings)
         stops = []
         gdb = ["gdb", "-q", "-nx", "-batch", "-p", str(pid), "-x", str(PROGRAMS / "gdb_stops.py")]
         with running(gdb, environment) as debugger:
@@ -81,7 +84,7 @@ def test_agrees_with_gdb_wherever_a_thread_is_stopped(environment: dict[str, str
                 & (stopped["end_ns"] >= stop["time_ns"])
             ]
             raw = stacks.get(StackKey(*at[0]["stack_hash"].tolist())) if len(at) else None
-            if raw is None:
+            if raw is None or not described.has(frames[0]):
                 continue
             compared += 1
             same = list(raw.native[:MAX_FRAMES]) == frames[:MAX_FRAMES]

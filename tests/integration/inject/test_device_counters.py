@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from otel_gpuflame.capture.replay import ReplaySource
+from otel_gpuflame.errors import CaptureFileError
 from otel_gpuflame.events.device_metrics import DEVICE_METRIC, DeviceMetric, DeviceMetrics
 from otel_gpuflame.events.executions import Devices
 from otel_gpuflame.events.records import CaptureStart, Watermark
@@ -34,6 +37,14 @@ def variables(library: Path, tmp_path: Path) -> dict[str, str]:
     return {**variables, "LD_LIBRARY_PATH": directories}
 
 
+def has_shares(output: Path) -> bool:
+    """Whether the file, which is being written, has some."""
+    with contextlib.suppress(CaptureFileError), ReplaySource(output) as source:
+        found = [each.rows["metric"] for each in of(list(source.events()), DeviceMetrics)]
+        return any(DeviceMetric.SM_ACTIVE in metrics for metrics in found)
+    return False
+
+
 def test_counters_are_in_the_file(variables: dict[str, str], tmp_path: Path) -> None:
     """With times of the capture, under the number that executions have; `replay` shows them."""
     output = tmp_path / "test.ogfcap"
@@ -41,6 +52,8 @@ def test_counters_are_in_the_file(variables: dict[str, str], tmp_path: Path) -> 
         program.wait_until_captured()
         program.do("launch", count=20)
         program.finish_work(1 + 2 * 20)
+        # Shares are of the time between two readings, which are a second apart.
+        program.recorder.wait_for(lambda: has_shares(output), "two readings in the file")
     events = read(output)
     (start,) = of(events, CaptureStart)
     last_ns = max(event.time_ns for event in of(events, Watermark))
