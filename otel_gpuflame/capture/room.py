@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 _MAX_DESCRIPTORS: Final = 4096
-"""For libraries: 409 libcudas with uprobe_multi, which take 10 each. Without it one takes some 150."""
+"""For libraries: 409 libcudas with uprobe_multi, which take 10 each. Without it one takes 151."""
 _KEPT_DESCRIPTORS: Final = 400
 """For everything else, of which 256 are of mapped files."""
 _USERS_SHARE: Final = 2

@@ -7,15 +7,16 @@ import contextlib
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from otel_gpuflame.symbolize.stacks import PYTHON_NO_OWNER
 from tests.integration.bpf.agent.harness import (
     ESTIMATED,
+    Agent,
     agent,
     beacon,
     driver_of,
@@ -53,6 +54,33 @@ def waits_of(service: str, sink: OtlpSink, *, estimated: bool) -> list[ResolvedP
     return profiles_of(service, sink, "gpu_wait", estimated=estimated)
 
 
+def run_until_estimated(
+    script: str,
+    subject: Agent,
+    driver: dict[str, str],
+    log: str,
+    estimates: Callable[[], Sequence[ResolvedProfile]],
+) -> dict[str, Any]:
+    """Run a program until the agent has said `log` and estimated some strata since; what the program says of itself.
+
+    The beacon shows when the agent is ready.
+    """
+    with beacon(driver), running([sys.executable, str(APPS / script)], driver) as program:
+        subject.wait_for_log(log)
+        library = driver_of(driver)
+        wait_until(lambda: subject.entry_links(library) == 4, "their probes to be gone")
+        wait_until(
+            lambda: len(estimates()) >= STRATA,
+            f"estimates of {STRATA} strata",
+            limit_s=180,
+            pause_s=0.5,
+        )
+        program.go()
+        truth: dict[str, Any] = program.truth()
+        assert program.finish() == 0, program.stderr.text()
+    return truth
+
+
 def launches_beside(
     service: str, sink: OtlpSink, estimates: list[ResolvedProfile]
 ) -> list[ResolvedSample]:
@@ -70,25 +98,18 @@ def test_frequent_waits_are_captured_in_windows_and_scaled(
 ) -> None:
     """Once that is known, none is exact and all are estimated: for each launch the time that the program measures.
 
-    Its lines are told as before. The beacon shows when the agent is ready.
+    Its lines are told as before.
     """
     service = unique("waits-often")
     environment = {**driver, "OTEL_SERVICE_NAME": service, "FAKE_CUDA_KERNEL_NS": "300000"}
-    command = [sys.executable, str(APPS / "wait_often.py")]
     with agent(sink, "--window", "1", "--budget", "1.5%") as subject:
-        with beacon(driver), running(command, environment) as program:
-            subject.wait_for_log("too many calls that may wait: probed in windows")
-            library = driver_of(driver)
-            wait_until(lambda: subject.entry_links(library) == 4, "the probes of waits to be gone")
-            wait_until(
-                lambda: len(waits_of(service, sink, estimated=True)) >= STRATA,
-                f"estimates of {STRATA} strata",
-                limit_s=180,
-                pause_s=0.5,
-            )
-            program.go()
-            truth = program.truth()
-            assert program.finish() == 0, program.stderr.text()
+        truth = run_until_estimated(
+            "wait_often.py",
+            subject,
+            environment,
+            "too many calls that may wait: probed in windows",
+            lambda: waits_of(service, sink, estimated=True),
+        )
         subject.stop()
     exact = totals(sink)[service, "gpu_wait"]
     estimates = waits_of(service, sink, estimated=True)
@@ -116,25 +137,17 @@ def test_frequent_launches_of_graphs_are_captured_in_windows_and_scaled(
 ) -> None:
     """A model that is cut into 40 graphs: always probed these took the budget, so that there were no windows at all.
 
-    For each kernel there are as many launches of graphs as the program makes. The beacon shows when the agent is ready.
+    For each kernel there are as many launches of graphs as the program makes.
     """
     service = unique("graphs-often")
-    environment = {**driver, "OTEL_SERVICE_NAME": service}
-    command = [sys.executable, str(APPS / "graphs_often.py")]
     with agent(sink, "--window", "1", "--budget", "1.5%") as subject:
-        with beacon(driver), running(command, environment) as program:
-            subject.wait_for_log("too many launches of graphs: probed in windows")
-            library = driver_of(driver)
-            wait_until(lambda: subject.entry_links(library) == 4, "their probe to be gone")
-            wait_until(
-                lambda: len(with_graphs(service, sink)) >= STRATA,
-                f"estimates of {STRATA} strata",
-                limit_s=180,
-                pause_s=0.5,
-            )
-            program.go()
-            truth = program.truth()
-            assert program.finish() == 0, program.stderr.text()
+        truth = run_until_estimated(
+            "graphs_often.py",
+            subject,
+            {**driver, "OTEL_SERVICE_NAME": service},
+            "too many launches of graphs: probed in windows",
+            lambda: with_graphs(service, sink),
+        )
         subject.stop()
     assert "kill switch" not in subject.log
     estimates = launches_beside(service, sink, with_graphs(service, sink))
