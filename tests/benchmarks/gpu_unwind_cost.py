@@ -44,7 +44,7 @@ def record(mode: str, pid: int, seconds: float) -> dict[str, Any]:
     before_mb = cost_of(os.getpid()).pss_bytes / 1e6
     with SwitchedCapture(live) as capture:
         _step_for(capture, seconds)
-        tables = capture._tables
+        tables = capture._stacks._tables
         with program_statistics(capture.kernel.object) as statistics:
             walks, first = _walks(capture), statistics()
             _step_for(capture, seconds)

@@ -156,14 +156,14 @@ class Blocks:
 
     def block(self, role: str, length_ns: int, is_done: Callable[[], bool] = lambda: True) -> None:
         """Stay in a state."""
-        costs_before = self._capture.costs()
+        costs_before = self._capture.probing.costs()
         start_ns = time.monotonic_ns()
         self._stay(role, start_ns + length_ns)
         limit_ns = time.monotonic_ns() + _DELIVERY_LIMIT_NS
         while not is_done() and time.monotonic_ns() < limit_ns:
             self._stay(role, time.monotonic_ns() + GUARD_NS)
         end_ns = time.monotonic_ns()
-        costs = self._capture.costs()
+        costs = self._capture.probing.costs()
         self._tell("block", role, (start_ns, end_ns), costs_before=costs_before, costs=costs)
 
     def drain(self) -> None:

@@ -64,7 +64,7 @@ class SwitchedCapture(LiveCapture):
     def attach(self, only: Collection[str] = APART) -> None:
         """Attach what is always on, or `only` some of it: with a budget all but launches, without one everything."""
         self._attach_optional(switched=True, only=only)
-        for attached in self.attachments._attached.values():
+        for attached in self.attachments._table:
             points = [
                 point
                 for point in attached.library.points
@@ -72,7 +72,7 @@ class SwitchedCapture(LiveCapture):
                 and (AUTOGRAD if point.program in _AUTOGRAD else CALLS) in only
             ]
             if points:
-                self.kernel.uprobes.attach(attached.library.key, attached.path, points)
+                self.kernel.uprobes.attach(attached.key, attached.path, points)
 
     def open(self) -> None:
         """Open a window that lasts until it is closed."""

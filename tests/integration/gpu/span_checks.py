@@ -25,7 +25,7 @@ from otel_gpuflame.pipeline import replay
 from otel_gpuflame.profile import sample_types
 from otel_gpuflame.profile.aggregate import AggregateOptions
 from otel_gpuflame.profile.batches import split_batches
-from otel_gpuflame.profile.model import Bundle
+from otel_gpuflame.profile.model import Bundle, ValueType
 from otel_gpuflame.profile.select import only_span
 from otel_gpuflame.profile.top import top_leaves, total
 
@@ -166,7 +166,7 @@ def _sums(
     return {"spans": len(parts), **figures}
 
 
-def _unlinked(bundles: Iterable[Bundle], sample_type: sample_types.ValueType) -> int:
+def _unlinked(bundles: Iterable[Bundle], sample_type: ValueType) -> int:
     profiles = (p for b in bundles for p in b.profiles if p.sample_type == sample_type)
     return sum(int(profile.value[profile.link < 0].sum()) for profile in profiles)
 
