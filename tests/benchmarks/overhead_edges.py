@@ -169,7 +169,7 @@ def system_calls_of(edges: Iterable[Edge]) -> Samples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What the agent chose after its first stratum, averaged over the time. `estimate`: what it thinks it costs."""
+    """What the agent has come to in the end, averaged over cycles. `estimate`: what it thinks it costs."""
 
     duty: float
     switch_ns: float
@@ -177,12 +177,14 @@ class Choice:
 
 
 def choice_of(edges: Iterable[Edge]) -> Choice | None:
-    """None where the agent never came so far."""
+    """None where the agent never came so far.
+
+    Its first strata have a duty for measuring, and begin anew when it has learned which calls are frequent.
+    """
     told = [edge for edge in edges if edge["kind"] == "choice"]
+    last = {edge["cycle"]: edge for edge in told if edge["since_ns"] > _DIRECT_SETTLE_NS}
     # Nothing has been chosen yet where no window has been opened yet, which takes long on a busy machine.
-    settled = [
-        edge for edge in told if edge["since_ns"] > _DIRECT_SETTLE_NS and edge["switch_ns"] > 0
-    ]
+    settled = [edge for edge in last.values() if edge["switch_ns"] > 0]
     if not settled:
         return None
     duty, switch_ns, estimate = (

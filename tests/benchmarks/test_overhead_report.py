@@ -64,13 +64,16 @@ class MadeUp:
         for role in ("off_before", "on", "off_after", "on", "off_after"):
             start_ns, end_ns = self.run(8 * NS, share if role == "on" else 0.0)
             if role == "on":
-                choice = {"cycle": 0, "duty": 0.02, "switch_ns": 2.0 * SWITCH_NS, "overhead": 0.009}
-                self.edges += [
-                    {"kind": "choice", "since_ns": since * NS, **choice} for since in (5, 6)
-                ]
-                first = {**choice, "duty": 0.05}
-                self.edges.append({"kind": "choice", "since_ns": NS, **first})
-                self.edges.append({"kind": "choice", "since_ns": 9 * NS, **first, "switch_ns": 0.0})
+                last = {"duty": 0.02, "switch_ns": 2.0 * SWITCH_NS, "overhead": 0.009}
+                first = {**last, "duty": 0.05}
+                never = {**first, "switch_ns": 0.0}
+                for cycle, since, choice in (
+                    *((0, since, first) for since in (1, 5, 6)),
+                    (0, 7, last),
+                    *((1, since, never) for since in (5, 9)),
+                ):
+                    place = {"kind": "choice", "cycle": cycle, "since_ns": since * NS}
+                    self.edges.append({**place, **choice})
             self._tell("block", ("direct", 0, role), (start_ns, end_ns), cpu_s=0.4)
 
     def _tell(
@@ -131,8 +134,8 @@ def test_switching_is_the_stall_and_not_what_the_window_costs(report: dict[str, 
     assert report["parts"]["switching_ms"]["value"] == pytest.approx(2 * STALL_NS / MS, abs=0.3)
 
 
-def test_choice_is_that_after_the_first_stratum(report: dict[str, Any]) -> None:
-    """The duty of the stratum that only measures is left out."""
+def test_choice_is_the_last_one_of_a_cycle(report: dict[str, Any]) -> None:
+    """Duties of strata that only measure are left out, and a cycle in which none was chosen."""
     assert report["choice"] == {"duty": 0.02, "switch_ns": 2.0 * SWITCH_NS, "estimate": 0.009}
     assert report["agent_cpu_cores"] == pytest.approx(0.05)
 
