@@ -42,6 +42,15 @@ _KILL_FACTOR: Final = 2.0
 _KILL_AFTER_STRATA: Final = 3
 
 
+def length_with_window_ns(least_ns: int, switch_ns: float, duty: float) -> int:
+    """Of a stratum: at least `least_ns`, and so long that half of its window is left to capture and to measure in.
+
+    Attaching takes a part of each window.
+    """
+    needed_ns = switch_ns + 2 * MEASURE_FROM_NS
+    return round(min(max(least_ns, needed_ns / duty), MAX_STRATUM_NS))
+
+
 class Probes(CostReadings, Protocol):
     """What is attached and detached, and what it costs. Times are CLOCK_MONOTONIC nanoseconds."""
 
@@ -206,7 +215,8 @@ class WindowControl:
         stays_open = self._is_open and duty == 1
         is_in_time = 0 <= late_ns < (_MAX_LATE_OPEN_NS if stays_open else _MAX_LATE_NS)
         start_ns = now_ns - late_ns if is_in_time else now_ns
-        length_ns = self._length_ns(_FIRST_STRATUM_NS if first else self._stratum_ns)
+        least_ns = _FIRST_STRATUM_NS if first else self._stratum_ns
+        length_ns = length_with_window_ns(least_ns, self._meter.switch_ns, duty)
         length_ns += now_ns - start_ns if stays_open else 0
         self._plan = plan_window(start_ns, length_ns, duty, self._random)
         return self._plan
@@ -253,11 +263,6 @@ class WindowControl:
         self._meter.note_switch(closed_ns - started_ns)
         self._meter.close_window(closed_ns)
         self._is_open = False
-
-    def _length_ns(self, least_ns: int) -> int:
-        """So long that half of a window is left to capture and to measure in: attaching takes a part of it."""
-        needed_ns = self._meter.switch_ns + 2 * MEASURE_FROM_NS
-        return round(min(max(least_ns, needed_ns / self._duty), MAX_STRATUM_NS))
 
     def _choose_duty(self) -> float:
         budget = self._options.budget

@@ -68,7 +68,8 @@ def main() -> None:
     """Measure, print, write; status 1 where nothing could be measured."""
     options = _options()
     if options.again:
-        report = evaluate(options.workload, [read_run(path) for path in options.again])
+        runs = [read_run(path) for path in options.again]
+        report = evaluate(options.workload, runs, options.duty)
     else:
         signal.signal(signal.SIGTERM, _end_early)
         with tempfile.TemporaryDirectory() as directory:
@@ -247,7 +248,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--again", type=Path, nargs="+", metavar="NPZ", help="evaluate what --raw has written"
     )
+    parser.add_argument(
+        "--duty",
+        type=float,
+        help="with --again: the sum at this duty, not at that which the agent chose",
+    )
     options = parser.parse_args()
+    if options.duty is not None and not options.again:
+        parser.error("--duty is for --again: otherwise the agent chooses it")
     if options.executions and not options.gpu:
         parser.error("--executions needs --gpu")
     if options.profiler and options.workload not in GPU:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from otel_gpuflame.capture.budget import stall_ns, stratum_length_ns
 from otel_gpuflame.capture.cupti.cost import SWITCH_NS
+from otel_gpuflame.capture.windows import length_with_window_ns
 from tests.benchmarks.overhead_edges import (
     Choice,
     Edge,
@@ -75,8 +76,10 @@ class Run:
         return any(edge["kind"] == "options" and edge.get("gpu", False) for edge in self.edges)
 
 
-def evaluate(workload: str, runs: Sequence[Run]) -> dict[str, Any]:
+def evaluate(workload: str, runs: Sequence[Run], duty: float | None = None) -> dict[str, Any]:
     """Everything that can be said of what was measured. Ratios are throughput with ÷ without.
+
+    `duty`: for the sum, in place of the one that the agent chose.
 
     What is always on is the same with executions and without. Where some runs have them, nothing else is taken of the
     others.
@@ -93,6 +96,8 @@ def evaluate(workload: str, runs: Sequence[Run]) -> dict[str, Any]:
     }
     edges_of_chosen = [edge for run in chosen for edge in run.edges]
     choice = choice_of(edges_of_chosen)
+    if choice is not None and duty is not None:
+        choice = replace(choice, duty=duty)
     parts: dict[str, Any] = {}
     for part, found in samples.items():
         if found.losses:
@@ -162,7 +167,7 @@ def _steady(
         "system_calls": system_calls,
         "switching_ns": switching_ns,
         "duty": choice.duty,
-        "stratum_ns": stratum_length_ns(stall_ns(choice.switch_ns, record_stall_ns), BUDGET),
+        "stratum_ns": _stratum_ns(choice, record_stall_ns),
     }
     by_rate = Decomposition(
         rare=Term(_adjusted(rare)), window=partial(Term, _adjusted(window)), **parts
@@ -182,6 +187,13 @@ def _steady(
         "middle": _verdict(by_middle.loss(draws=_TYPICAL_DRAWS).as_ratio()),
         "typical": _verdict(by_step.loss(draws=_TYPICAL_DRAWS).as_ratio()),
     }
+
+
+def _stratum_ns(choice: Choice, record_stall_ns: float) -> int:
+    least_ns = stratum_length_ns(stall_ns(choice.switch_ns, record_stall_ns), BUDGET)
+    if choice.duty <= 0:
+        return least_ns
+    return length_with_window_ns(least_ns, choice.switch_ns, choice.duty)
 
 
 def _verdict(ratio: Interval) -> dict[str, Any]:
