@@ -42,6 +42,11 @@ class RecentHandles(Generic[Value]):
         """All that are known."""
         return (value for value, _ in self._items.values())
 
+    def drop(self, handle: int) -> None:
+        """From now on a handle means nothing that is known."""
+        _, characters = self._items.pop(handle, (None, 0))
+        self._characters -= characters
+
     def put(self, handle: int, value: Value, characters: int) -> list[Value]:
         """From now on a handle means `value`, whose name has so many characters; what had to go for it."""
         _, before = self._items.pop(handle, (None, 0))

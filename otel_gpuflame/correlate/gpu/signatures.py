@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_gpuflame.correlate.gpu.kernel_numbers import KernelNumbers
+from otel_gpuflame.correlate.gpu.unnamed import ExecutedKernels, LaunchedKernels, learn_by_order
 from otel_gpuflame.events.executions import ExecutionArray
 from otel_gpuflame.events.frames import ProcessKey
 from otel_gpuflame.events.records import CallArray, Names
@@ -35,6 +36,36 @@ class Signatures:
     def forget(self, gone: Set[ProcessKey]) -> None:
         """Handles of processes of which nothing more comes."""
         self._kernels.forget(gone)
+
+    def learn_by_order(
+        self,
+        process: ProcessKey,
+        launches: CallArray,
+        executions: ExecutionArray,
+    ) -> None:
+        """Kernels of handles that have no name, from both sides of a stretch: launches in the order of their entry,
+        their first executions in that of their ids.
+        """
+        launches = launches.take(np.flatnonzero(launches["kind"] == Kind.LAUNCH))
+        kernels = self._kernels.of(process, launches["object"])
+        if kernels.all() and not self._kernels.has_inferred(process):
+            return
+        is_kernel = (executions["kind"] == GpuKind.KERNEL) & (executions["graph_id"] == 0)
+        executions = executions.take(np.flatnonzero(is_kernel))
+        learned = learn_by_order(
+            LaunchedKernels(
+                launches["object"],
+                kernels,
+                launches["start_ns"].astype(np.int64),
+                launches["thread_pointer"],
+            ),
+            ExecutedKernels(
+                self._kernels.of(process, executions["name"]),
+                executions["start_ns"].astype(np.int64),
+            ),
+        )
+        self._kernels.infer(process, learned.handles, learned.kernels)
+        self._kernels.doubt(process, learned.doubtful)
 
     def of_calls(self, process: ProcessKey, rows: CallArray) -> NDArray[np.uint64]:
         """(n,) kind, and which kernel or how many bytes."""

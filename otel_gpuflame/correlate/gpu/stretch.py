@@ -98,6 +98,8 @@ class Stretch:
         places = self._firsts(self._work, works_end)
         self._call, self._work = calls_end, works_end
         launches, works = self._calls.take(calls), self._works.take(places)
+        if not self._process.is_lossy:
+            self._signatures.learn_by_order(self._key, launches, works)
         pairs = pair(
             Launched(
                 self._signatures.of_calls(self._key, launches),

@@ -38,11 +38,12 @@ FIRST_NS: Final = BEGIN_NS + 150 * MS
 HANDLES: Final = {"a": 0xA0, "b": 0xB0, "c": 0xC0}
 
 
-def names() -> Names:
+def names(*, of_handles: bool = True) -> Names:
     """Each kernel by the program's handle and by CUPTI's text."""
     found = []
     for index, (letter, handle) in enumerate(HANDLES.items()):
-        found.append(HandleName(PROCESS, 0, handle, f"kernel_{letter}"))
+        if of_handles:
+            found.append(HandleName(PROCESS, 0, handle, f"kernel_{letter}"))
         found.append(HandleName(PROCESS, 0, name_handle(64 * index), f"kernel_{letter}"))
     return Names(tuple(found))
 
@@ -181,6 +182,36 @@ def test_a_window_in_the_middle_begins_at_a_synchronisation() -> None:
         ]
     )
     assert found == expected(after, ran_after)
+
+
+def agreeing(at_ns: int, id_: int) -> tuple[CallArray, ExecutionArray]:
+    """A wait that both sides have seen."""
+    wait = call(9, at_ns, at_ns + 20_000, "cuStreamSynchronize")
+    return wait, executed(id_, at_ns + 1_000, at_ns + 19_000, kind=GpuKind.SYNC, detail=3)
+
+
+def test_a_program_that_had_its_functions_before_gets_its_records() -> None:
+    """Nobody names its handles any more. Names that order tells hold where it tells nothing: one of the last kernels
+    was captured.
+    """
+    calls, works = program("abacabbca")
+    begin, whole, end = (
+        agreeing(at_ns, id_)
+        for at_ns, id_ in ((FIRST_NS - MS, 5), (FIRST_NS + 550_000, 25), (FIRST_NS + 2 * MS, 90))
+    )
+    events = [
+        names(of_handles=False),
+        # It ran before: the first launch of the window is not that of the program.
+        Calls(launch("a", BEGIN_NS - 3_000)),
+        ExecutionsBegin(PROCESS, BEGIN_NS),
+        Calls(joined([begin[0], *calls[:6], whole[0], *calls[6:], end[0]])),
+        Executions(joined([begin[1], *works[:6], whole[1], *works[6:8], end[1]])),
+        ExecutionWatermark(PROCESS, FIRST_NS + 10 * MS),
+        Watermark(FIRST_NS + 10 * MS),
+    ]
+    found, stage = run(events)
+    assert found == expected(calls[:8], works[:8])
+    assert stage.counts["ambiguous"] == 0
 
 
 def test_calls_may_come_after_the_end_of_the_window() -> None:
