@@ -16,6 +16,7 @@ from rich.console import Console
 
 from otel_gpuflame import __version__
 from otel_gpuflame.capture.bpf.backend import Loader
+from otel_gpuflame.capture.describe.proc_files import read_strings
 from otel_gpuflame.cli import flags
 from otel_gpuflame.cli.device_table import print_devices, print_faults
 from otel_gpuflame.cli.tables import human, print_ledger, print_summary, say
@@ -179,11 +180,21 @@ def record(
 def _attributes(command: tuple[str, ...], pid: int | None) -> tuple[tuple[str, str], ...]:
     return (
         ("tool", f"otel_gpuflame {__version__}"),
-        ("target", " ".join(command) if command else f"pid {pid}"),
+        ("target", " ".join(command) if pid is None else _described(pid)),
         ("host", platform.node()),
         ("kernel", os.uname().release),
         ("machine", os.uname().machine),
     )
+
+
+def _described(pid: int) -> str:
+    """The command line of a running process, and its number."""
+    try:
+        command = read_strings(Path(f"/proc/{pid}/cmdline"))
+    except OSError:
+        # Gone or not ours: capture tells that.
+        command = []
+    return " ".join([*command, f"(pid {pid})"]) if command else f"pid {pid}"
 
 
 def _print_outcome(console: Console, result: RecordResult, output: Path | None) -> None:

@@ -154,11 +154,18 @@ def _few_lambdas(group: _Group, depth: int) -> str:
     return _with_arguments(group, depth, _few_lambdas)
 
 
+def _bare_lambdas(group: _Group, depth: int) -> str:
+    """As before, with numbers and without parameters of lambdas: the function that one is in says more."""
+    return _with_arguments(group, depth, _bare_lambdas)
+
+
 def _with_arguments(group: _Group, depth: int, inside: _Detail) -> str:
     shown: list[str] = []
     for each in _split(group.pieces):
-        if depth < 2 or any(isinstance(piece, _Group) for piece in each):
-            shown.append(_name(each, depth, inside))
+        text = _name(each, depth, inside)
+        is_number = inside is _bare_lambdas and text.isdecimal()
+        if depth < 2 or is_number or any(isinstance(piece, _Group) for piece in each):
+            shown.append(text)
         elif shown[-1:] != [ELLIPSIS]:
             shown.append(ELLIPSIS)
     return ", ".join(shown)
@@ -192,7 +199,13 @@ def _that_fit(characters: int) -> _Detail:
     return first
 
 
-_DETAILS: Final[tuple[_Detail, ...]] = (_all, _templates, _few_lambdas, _outermost)
+_DETAILS: Final[tuple[_Detail, ...]] = (
+    _all,
+    _templates,
+    _few_lambdas,
+    _bare_lambdas,
+    _outermost,
+)
 
 
 def _split(pieces: _Pieces) -> list[list[str | _Group]]:
@@ -227,7 +240,7 @@ def _name(pieces: _Pieces, depth: int, detail: _Detail) -> str:
         first -= first > 0 and components[first].is_lambda
         components = components[first:]
     shown = _without_bodies(components)
-    if depth and detail is _few_lambdas:
+    if depth and detail in (_few_lambdas, _bare_lambdas):
         shown = [
             each
             for at, each in enumerate(shown)
@@ -282,5 +295,6 @@ def _lambda(group: _Group, depth: int, detail: _Detail) -> str:
             is_plain = len(parameters) <= _MAX_LAMBDA and _PLAIN.fullmatch(
                 parameters.replace(",", "")
             )
-            parts.append(f"({parameters})" if is_plain else "")
+            is_shown = is_plain and detail is not _bare_lambdas
+            parts.append(f"({parameters})" if is_shown else "")
     return f"{{{''.join(parts)}}}"

@@ -14,6 +14,7 @@ from tests.integration.gpu.span_checks import check
 
 CAPTURES = Path(__file__).parents[2] / "examples" / "captures"
 CAPTURE, TRACES = CAPTURES / "h200_service.ogfcap", CAPTURES / "h200_service.json"
+ATTACHED = Path(__file__).parent / "captures" / "h200_service_attached.ogfcap"
 EXPECTED = Path(__file__).parent / "expected" / "h200_service.lines.txt"
 HOW_TO_UPDATE = "look at the difference, then: pytest tests/golden --update-golden"
 REQUESTS = 128
@@ -66,3 +67,19 @@ def test_spans_and_the_rest_are_the_total(
     for sample_type in ("gpu_wait", "gpu_time", "gpu_queue", "gpu_launch", "gpu_copy"):
         of_type: dict[str, int] = figures[mode][sample_type]  # type: ignore[assignment]
         assert of_type["all"] > of_type["unlinked"] == of_type["unlinked_when_divided"] == 0
+
+
+def test_a_service_that_ran_before_has_its_kernels_under_its_lines() -> None:
+    """Recorded by --pid: none of its 10,224 launches of kernels has a handle that anybody named."""
+    result = replay(ATTACHED, AggregateOptions(window_ns=None))
+    (account,) = [each for each in result.ledger.accounts() if each.kind == "execution"]
+    assert account.seen == account.profiled == 10_968
+    remarks = result.ledger.remarks
+    assert not [text for text in remarks if "without a stack" in text]
+    lines = top_python_lines(result.bundles, sample_types.GPU_TIME)
+    assert [row.frame.name for row in lines[:3]] == [
+        "Block.forward",
+        "Block.forward",
+        "Block.attend",
+    ]
+    assert "[no Python frame]" not in {row.frame.name for row in lines}

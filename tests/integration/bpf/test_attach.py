@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_gpuflame.capture.replay import ReplaySource
 from otel_gpuflame.events.wire import Kind
 from otel_gpuflame.profile.sample_types import GPU_LAUNCH, GPU_WAIT
 from tests.fakes.build import fake_environment
@@ -61,6 +62,10 @@ def test_a_running_process_is_recorded_from_when_the_recorder_comes(late: Record
     assert_late_work_recorded(late)
     assert late.capture.pending() == {}
     assert late.capture.targets[late.truth["pid"]]["service.name"] == "late.py"
+    with ReplaySource(late.path) as source:
+        target = source.created["target"]
+    assert "late.py --hold" in target
+    assert target.endswith(f"(pid {late.truth['pid']})")
 
 
 def test_kernels_named_before_the_recorder_came_have_a_mark(late: Recording) -> None:

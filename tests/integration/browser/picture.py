@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--type", default="gpu_time", help="sample type that is shown")
     parser.add_argument("--zoom", default="", help="text of the frame that is clicked")
     parser.add_argument("--width", type=int, default=1280)
-    parser.add_argument("--height", type=int, default=740)
+    parser.add_argument("--height", type=int, default=940)
     options = parser.parse_args()
     bundles = replay(CAPTURE, AggregateOptions(window_ns=None)).bundles
     slow = slowest_request(bundles, read_traces(CAPTURE.with_suffix(".json")))

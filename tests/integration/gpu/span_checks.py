@@ -33,6 +33,7 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 _WORK: Final = frozenset({"load_model", "warm_up", "prefill", "gpu.batch", "train_step"})
 """Spans in which the examples launch. No two of these overlap, so that the time of a launch tells its span."""
 _SERVED: Final = frozenset({"prefill", "gpu.batch", "train_step"})
+_WITHOUT: Final = "executions without a stack"
 _TOLERANCE_NS: Final = 100_000
 """By which the two programs' readings of the clocks may differ."""
 _MIN_SHARE_ON_SPANS: Final = 0.999
@@ -59,8 +60,11 @@ def check(capture: Path, traces: Path) -> dict[str, Any]:
         "executions": _executions(capture, wrong),
     }
     for mode in (SpanLink.ACTIVE, SpanLink.LOCAL_ROOT):
-        bundles = replay(capture, AggregateOptions(window_ns=None, span_link=mode)).bundles
+        result = replay(capture, AggregateOptions(window_ns=None, span_link=mode))
+        bundles = result.bundles
         figures[mode.value] = _sums(bundles, mode, spans, wrong)
+        if without := {text: n for text, n in result.ledger.remarks.items() if _WITHOUT in text}:
+            wrong.append(f"{mode.value}: {without}")
     # Of local roots, which are what the command shows.
     waits = top_leaves(bundles, sample_types.GPU_WAIT)
     figures["waited_for"] = [[row.frame.name[:80], row.value] for row in waits[:6]]

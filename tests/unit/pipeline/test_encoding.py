@@ -92,7 +92,7 @@ def refusing_company(sent: Sent) -> ExportResult:
 
 
 def test_profiles_that_go_one_by_one_are_no_windows_for_rules() -> None:
-    """Each window is judged once and whole: the idle time alone would be `input-bound` in two of these."""
+    """Each window is judged once and whole: the idle time alone would be `input-bound` in the first."""
     bundles = replay(SERVICE, AggregateOptions(window_ns=10_000_000_000)).bundles
     bundles += unpinned_copy().bundles()
     noted: list[Finding] = []
@@ -101,7 +101,7 @@ def test_profiles_that_go_one_by_one_are_no_windows_for_rules() -> None:
 
     assert counts.put == counts.exported
     assert noted == [finding for each in bundles for finding in find([each])]
-    assert [finding.rule for finding in noted] == ["unpinned-copy"]
+    assert [finding.rule for finding in noted] == ["launch-bound", "unpinned-copy"]
 
 
 def test_a_window_of_which_a_profile_cannot_be_encoded_is_judged_once_and_whole() -> None:

@@ -32,6 +32,11 @@ COPY: Final = (
     "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() const"
     "::{lambda()#7}::operator()() const::{lambda(float)#1}"
 )
+ITERATOR: Final = "at::TensorIteratorBase"
+PUT: Final = (
+    f"at::native::index_put_kernel_impl<at::native::OpaqueType<2> >({ITERATOR}&, c10::ArrayRef<long>)"
+    "::{lambda(char*, char const*, long)#1}"
+)
 GEMV: Final = "cublasGemvTensorStridedBatched<float const>"
 
 TABLE: Final = {
@@ -58,6 +63,11 @@ TABLE: Final = {
     f"at::TensorIteratorBase&, {COPY} const&)::{{lambda(int)#1}}>(int)": (
         "at::native::elementwise_kernel<128, 2, gpu_kernel_impl_nocast<direct_copy_kernel_cuda::{lambda(float)#1}>"
         "::{lambda(int)#1}>"
+    ),
+    f"void at::native::index_elementwise_kernel<128, 4, at::native::gpu_index_kernel<{PUT}>({ITERATOR}&, {PUT} const&)"
+    "::{lambda(int)#1}>(long)": (
+        "at::native::index_elementwise_kernel<128, 4, gpu_index_kernel<index_put_kernel_impl<OpaqueType<2>>"
+        "::{lambda#1}>::{lambda#1}>"
     ),
     f"void gemmSN_TN_kernel<float, 128, 16, 2, 4, 8, 9, false, {GEMV}, {GEMV}, "
     "cublasGemvTensorStridedBatched<float> >(cublasGemmSmallNParams<float>)": (
@@ -102,9 +112,9 @@ def recorded_names() -> list[HandleName]:
 
 
 def test_recorded_kernels_are_readable_and_still_whole_beside_it() -> None:
-    """Nothing of 58 kernels is only brackets, none look the same, and the linker's name is kept."""
+    """Nothing of 91 kernels is only brackets, none look the same, and the linker's name is kept."""
     names = recorded_names()
-    assert len(names) == 58
+    assert len(names) == 91
     frames = [kernel_frame(Runtime.CUDA, name) for name in names]
     for name, frame in zip(names, frames, strict=True):
         assert len(frame.name) <= MAX_NAME
