@@ -11,6 +11,7 @@ from otel_gpuflame.correlate.gpu.activities import overlaps
 from otel_gpuflame.correlate.gpu.attribute import Part, attributions, part
 from otel_gpuflame.correlate.gpu.coverage import GapParts, UnknownArray, cut_gaps
 from otel_gpuflame.correlate.gpu.keys import Index, sum_by
+from otel_gpuflame.correlate.gpu.launched import cut_at_launches
 from otel_gpuflame.correlate.gpu.rows import JoinedArray
 from otel_gpuflame.correlate.gpu.samples import NOTHING, Carried, gaps_told, told_by_samples
 from otel_gpuflame.correlate.gpu.spans import Spans, idle_spans
@@ -44,7 +45,8 @@ def explain_idle(
 
     `calls`: samples, times off the CPU and calls with a duration, of all threads, in any order; others do no harm.
     Times off the CPU and in driver calls are exact. The rest is spread over the thread's CPU samples during its gaps
-    on that device (`told_by_samples`); what is then left stands under the launch that ended the gap.
+    on that device (`told_by_samples`); what is then left stands under the launch that ended the gap, as does what came
+    after that launch: [launch latency].
     `carried`: what the gaps before these left over. `is_from_start`: nothing ran before the first execution.
     """
     parts = cut_gaps(gaps, unknown, is_from_start=is_from_start)
@@ -52,17 +54,22 @@ def explain_idle(
     unsure = np.flatnonzero(parts.leaf)
     lost_ns = (parts.end_ns - parts.start_ns)[unsure].astype(np.int64)
     rows = _unknown(gaps, parts, unsure, lost_ns)
-    spans, did = idle_spans(gaps, parts, known, executions, calls)
+    cut = cut_at_launches(gaps, parts, known, executions)
+    spans, did = idle_spans(gaps, cut.parts, cut.known, executions, calls)
     length = (spans.end_ns - spans.start_ns).astype(np.int64)
     activities = did.activities
     pairs, value = overlaps(activities, spans.thread, spans.start_ns, spans.end_ns, did.threads)
     busy = sum_by(pairs.owner, value, len(length))
-    found = [rows, _active(spans, pairs.owner, did.calls, activities.row[pairs.item], value)]
+    found = [
+        rows,
+        cut.rows,
+        _active(spans, pairs.owner, did.calls, activities.row[pairs.item], value),
+    ]
     sampled, carried = told_by_samples(spans, length - busy, did, executions, carried)
     found += sampled
     told = attributions(found)
     told["sampled_ns"] = told["time_ns"]
-    return Idle(told, int(length.sum()), int(lost_ns.sum()), carried)
+    return Idle(told, int(length.sum()) + cut.after_ns, int(lost_ns.sum()), carried)
 
 
 def _unknown(gaps: Gaps, parts: GapParts, unsure: Index, value_ns: NDArray[np.int64]) -> Part:

@@ -20,6 +20,7 @@ from otel_gpuflame.correlate.gpu.keys import (
     split_exactly,
     sum_by,
 )
+from otel_gpuflame.correlate.gpu.launched import under_launches
 from otel_gpuflame.correlate.gpu.rows import JoinedArray
 from otel_gpuflame.correlate.gpu.spans import THREAD, Did, Spans
 from otel_gpuflame.events import wire
@@ -145,23 +146,13 @@ def _by_launch(
     """Rows for what no sample stands for, in proportion to what was left of each span."""
     value = split_exactly(left_ns, spans.pool, rest_ns)
     still = np.flatnonzero(value)
-    by, pool = spans.ended_by[still], spans.pool[still]
-    # Between the nodes of a graph there are gaps by the hundred, of one launch: one row for all.
-    launched = executions["launch_start_ns"][by]
-    is_new = np.ones(len(still), np.bool_)
-    is_new[1:] = (launched[1:] != launched[:-1]) | (pool[1:] != pool[:-1]) | (launched[1:] == 0)
-    first = np.flatnonzero(is_new)
-    value_ns = np.add.reduceat(value[still], first) if len(first) else value[:0]
-    still, by = still[first], by[first]
-    return part(
+    return under_launches(
         executions,
-        by,
-        time_ns=spans.start_ns[still],
-        value_ns=value_ns,
-        measure=Measure.GPU_IDLE,
+        spans.ended_by[still],
+        spans.pool[still],
         leaf=Leaf.NO_SAMPLE,
-        no_launch=executions["no_launch"][by],
-        device=spans.device[still],
+        time_ns=spans.start_ns[still],
+        value_ns=value[still],
     )
 
 

@@ -155,6 +155,19 @@ def sleeping() -> Recording:
     return recording
 
 
+def running_ahead() -> Recording:
+    """400 kernels of 20 µs a step, 2 µs apart; the thread launches them all, and is then asleep while they run."""
+    recording = Recording()
+    while recording.now < END_NS - 40 * MS:
+        for _ in range(400):
+            recording.launch(20 * US)
+            recording.free += 2 * US
+        until = recording.free - 2 * MS
+        recording.thread(Kind.OFF_CPU, SLEEP, until)
+        recording.now = until
+    return recording
+
+
 def python_loop() -> Recording:
     """5 ms of pure Python in its place, seen by a sample every 10.1 ms of CPU time."""
     recording = Recording()
@@ -228,7 +241,12 @@ def test_a_clean_program_gives_none() -> None:
     assert clean().findings() == []
 
 
-@pytest.mark.parametrize("program", [clean, item_a_step, sleeping, launch_bound])
+def test_a_thread_that_is_ahead_of_its_device_lets_it_not_idle() -> None:
+    """Kernels are a little apart however early they were launched: not for what their thread did later."""
+    assert running_ahead().findings() == []
+
+
+@pytest.mark.parametrize("program", [clean, item_a_step, sleeping, running_ahead, launch_bound])
 def test_busy_and_idle_add_up_to_the_window(program: Callable[[], Recording]) -> None:
     """On one stream the device executes, idles, or it is not known: nothing in between."""
     recording = program()

@@ -17,7 +17,7 @@ from otel_gpuflame.correlate.gpu.timeline import busy_intervals, find_gaps
 from otel_gpuflame.events import apis
 from otel_gpuflame.events.apis import CPU_SAMPLES_HZ
 from otel_gpuflame.events.attributions import Leaf, Measure, NoLaunch
-from otel_gpuflame.events.wire import Kind
+from otel_gpuflame.events.wire import CallFlag, Kind
 from tests.unit.correlate.gpu.scene import (
     MAIN,
     OTHER_PROCESS,
@@ -34,6 +34,7 @@ PERIOD = 1_000_000_000 // CPU_SAMPLES_HZ
 NOT_CAPTURED, INCOMPLETE = Leaf.UNKNOWN_NOT_CAPTURED, Leaf.UNKNOWN_INCOMPLETE
 BEFORE, AFTER = Leaf.BEFORE_FIRST, Leaf.AFTER_LAST
 NO_SAMPLE, ON_CPU, OFF_CPU, CALL = Leaf.NO_SAMPLE, Leaf.ON_CPU, Leaf.OFF_CPU, Leaf.DRIVER_CALL
+LATENCY = Leaf.LAUNCH_LATENCY
 
 
 def unknown(*rows: tuple[int, int, int, Leaf]) -> UnknownArray:
@@ -209,7 +210,7 @@ def test_a_sample_in_a_tiny_gap_is_not_of_endless_ones() -> None:
     scene = Scene()
     scene.run(1, 0, 0, 100)
     scene.run(2, 0, 101, 200)
-    scene.run(3, 0, 200 + 20 * MS, 300 + 20 * MS, stack_hash=9)
+    scene.run(3, 20 * MS, 200 + 20 * MS, 300 + 20 * MS, stack_hash=9)
     scene.thread(Kind.CPU_SAMPLE, 100, stack_hash=7)
     gaps = _gaps(explain(scene, 0, 200 + 20 * MS))
     assert gaps[7] == 10_000
@@ -252,7 +253,8 @@ def test_samples_stand_for_all_gaps_of_their_thread() -> None:
     scene = Scene()
     step = 6 * MS
     for name in range(100):
-        scene.run(name + 1, name * step, name * step + 5 * MS, (name + 1) * step, stack_hash=99)
+        start = name * step + 5 * MS
+        scene.run(name + 1, start - 5, start, (name + 1) * step, stack_hash=99)
     for at in range(0, 100 * step, PERIOD):
         is_busy = at % step >= 5 * MS
         scene.thread(Kind.CPU_SAMPLE, at, stack_hash=6 if is_busy else 7)
@@ -263,7 +265,7 @@ def _steps(scene: Scene, steps: int, tid: int = MAIN, stack: int = 99) -> None:
     """A gap of 1 ms every 10 ms, that ends with each step."""
     for name in range(steps + 1):
         at = 10 * MS * name
-        scene.run(name + 1, at, at + 1 * MS, at + 10 * MS, stack_hash=stack, tid=tid)
+        scene.run(name + 1, at + 1 * MS - 5, at + 1 * MS, at + 10 * MS, stack_hash=stack, tid=tid)
 
 
 def test_samples_stand_for_gaps_of_the_next_second() -> None:
@@ -321,6 +323,44 @@ def test_samples_of_another_thread_or_device_do_not_tell() -> None:
     on_other = carried._replace(device=carried.device + 1)
     found = explain(scene, 20 * MS, 30 * MS, carried=on_other)
     assert by_stack(found.rows) == {(NO_SAMPLE, 99): 1 * MS}
+
+
+def test_what_a_thread_does_after_its_launch_lets_no_device_idle() -> None:
+    """Kernels that were launched early are a little apart; meanwhile their thread was asleep."""
+    scene = Scene()
+    for name in range(1, 11):
+        scene.run(name, name * 100, 10 * MS * name, 10 * MS * name + 9 * MS, stack_hash=9)
+    scene.thread(Kind.OFF_CPU, 1 * MS, 200 * MS, stack_hash=8)
+    found = explain(scene, 10 * MS, 109 * MS)
+    assert by_stack(found.rows) == {(LATENCY, 9): 9 * MS}
+    assert found.idle_ns == 9 * MS
+    assert not _gaps(found)[9]
+
+
+def test_a_gap_is_the_threads_until_it_has_launched() -> None:
+    """Then the work waited for another device: launches take 10 µs at most until it begins."""
+    scene = Scene()
+    scene.run(1, 10, 20, 100)
+    scene.run(2, 4 * MS, 10 * MS + 100, 11 * MS, stack_hash=9)
+    scene.thread(Kind.OFF_CPU, 1 * MS, 3 * MS, stack_hash=8)
+    scene.thread(Kind.OFF_CPU, 5 * MS, 9 * MS, stack_hash=8)
+    took = 4 * MS + 10_000
+    assert by_stack(explain(scene, 20, 10 * MS + 100).rows) == {
+        (OFF_CPU, 8): 2 * MS,
+        (NO_SAMPLE, 9): took - 100 - 2 * MS,
+        (LATENCY, 9): 10 * MS + 100 - took,
+    }
+
+
+def test_a_call_that_goes_on_has_not_launched_yet() -> None:
+    """A copy from pageable memory is prepared by the thread, inside of the call."""
+    scene = Scene()
+    scene.run(1, 10, 20, 100)
+    fields = {"launch_end_ns": 11 * MS, "flags": CallFlag.RETURNED, "api": "cuMemcpyHtoDAsync"}
+    scene.run(2, 4 * MS, 10 * MS, 11 * MS, stack_hash=9, **fields)
+    scene.call("cuMemcpyHtoDAsync", 4 * MS, 11 * MS, stack_hash=9)
+    found = by_stack(explain(scene, 20, 10 * MS).rows)
+    assert found == {(NO_SAMPLE, 9): 4 * MS - 100, (CALL, 9): 6 * MS}
 
 
 def test_gaps_within_a_graph_are_one_row() -> None:
