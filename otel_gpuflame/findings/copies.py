@@ -83,7 +83,7 @@ def _is_host_copy(at: At) -> bool:
 
 def _find(facts: Facts) -> Iterator[Loss]:
     for waiting in waiting_places(facts):
-        if not waiting.is_copy or waiting.copies < _MIN_COPIES:
+        if not waiting.is_copy or facts.seen(waiting.copies) < _MIN_COPIES:
             continue
         if waiting.wait_ns < _MIN_SHARE * facts.window_ns:
             continue

@@ -45,6 +45,8 @@ class Facts:
     """Sums over the used part of a window of one target. Counters have 0 for what did not occur."""
 
     window_ns: int
+    probability: float = 1.0
+    """With which anything in it was seen, where these are estimates."""
     devices: int = 1
     """Devices that are known to have worked or idled, at least 1."""
     wait_ns: Counter[At] = field(default_factory=Counter)
@@ -71,6 +73,10 @@ class Facts:
     def device_ns(self) -> int:
         """What devices could have worked in the window."""
         return self.window_ns * self.devices
+
+    def seen(self, count: int) -> int:
+        """How many of so many were seen; the others are estimated."""
+        return round(count * self.probability)
 
     def launching_places(self) -> frozenset[Frame]:
         """Lines that launch kernels or graphs."""

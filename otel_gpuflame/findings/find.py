@@ -26,14 +26,14 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 
 
-_MIN_SEEN: Final = 100
+_MIN_KERNELS_SEEN: Final = 100
 """Kernels that a sampling window must have seen: fewer are no evidence of what they were scaled to."""
 
 
 def find(bundles: Iterable[Bundle]) -> list[Finding]:
     """What rules say about each bundle, the most time lost first.
 
-    Of estimates, those of executions: what is lost is scaled as they are, and no finding is more than likely.
+    What is lost is scaled as estimates are, and then no finding is more than likely.
     """
     found = []
     for bundle in bundles:
@@ -42,7 +42,10 @@ def find(bundles: Iterable[Bundle]) -> list[Finding]:
             found += list(_find(bundle, facts))
             continue
         probability = float(dict(bundle.profile_attributes).get(PROBABILITY_ATTRIBUTE, 0))
-        if sum(use.executions for use in facts.kernels) * probability >= _MIN_SEEN:
+        facts = replace(facts, probability=probability)
+        # Waits are in the estimates of calls, which have no executions; rules count how many were seen.
+        kernels = sum(use.executions for use in facts.kernels)
+        if facts.waits or kernels * probability >= _MIN_KERNELS_SEEN:
             found += [_as_estimate(each, probability) for each in _find(bundle, facts)]
     return sorted(found, key=lambda f: (-f.lost_ns, f.rule, f.where))
 

@@ -26,7 +26,7 @@ def _find(facts: Facts) -> Iterator[Loss]:
     rate = _MIN_PER_SECOND if launches else _MIN_PER_SECOND_ALONE
     for waiting in waiting_places(facts):
         waits = max(waiting.synchronises, waiting.copy_waits)
-        if waiting.is_copy or waits < max(_MIN_WAITS, rate * seconds):
+        if waiting.is_copy or facts.seen(waits) < _MIN_WAITS or waits < rate * seconds:
             continue
         if waiting.wait_ns < _MIN_SHARE * facts.window_ns:
             continue

@@ -10,9 +10,10 @@ import pytest
 
 from otel_gpuflame.events.attributions import Leaf, Measure
 from otel_gpuflame.events.executions import NO_DEVICE
-from otel_gpuflame.events.records import Watermark
+from otel_gpuflame.events.records import SamplingWindow, Watermark
 from otel_gpuflame.findings.find import RULES, find
 from otel_gpuflame.findings.model import Confidence
+from otel_gpuflame.profile.aggregate import AggregateOptions
 from otel_gpuflame.profile.model import Bundle, Window
 from otel_gpuflame.profile.sample_types import (
     ESTIMATED_SCOPE,
@@ -24,12 +25,14 @@ from otel_gpuflame.profile.top import total
 from tests.unit.findings import programs
 from tests.unit.findings.programs import MS, TINY, US, Program, S
 from tests.unit.profile.builders import (
+    START,
     START_NS,
     UNIX_OFFSET_NS,
     attributed,
     attribution,
     name_event,
     run,
+    target_event,
     usual,
 )
 
@@ -353,6 +356,38 @@ def test_estimates_of_executions_are_evidence() -> None:
     assert found.confidence is Confidence.MEDIUM
     assert found.evidence == (*exact.evidence, ("sampling_probability", 0.1))
     assert (found.rule, found.where, found.lost_ns) == (exact.rule, exact.where, exact.lost_ns)
+
+
+def decoding(waits: int, probability_ppb: int) -> list[Bundle]:
+    """A read a token, so often that the agent captures waits in windows: so many are seen, of 25 ms each."""
+    begin_ns, end_ns = START_NS, START_NS + 10 * S
+    window = SamplingWindow(
+        begin_ns, end_ns, begin_ns + S, begin_ns + 2 * S, probability_ppb, with_waits=True
+    )
+    program = Program()
+    for number in range(waits):
+        at = {"start_ns": begin_ns + S + number * 30 * MS}
+        program.calls("cuLaunchKernel", 10, 40, **at)
+        program.calls("cuStreamSynchronize", 20, 1, 25 * MS, **at)
+    options = AggregateOptions(window_ns=10 * S, sampled=True)
+    bundles, _ = run([START, target_event(), window, *program.events, Watermark(end_ns)], options)
+    return bundles
+
+
+def test_waits_that_are_so_many_that_they_are_estimated_are_evidence() -> None:
+    """The agent looks at them in windows exactly where programs wait most."""
+    (finding,) = find(decoding(20, 100_000_000))
+    evidence = dict(finding.evidence)
+    assert (finding.rule, finding.place.line) == ("synchronise-in-loop", 20)
+    assert (finding.lost_ns, finding.confidence) == (200 * 25 * MS, Confidence.MEDIUM)
+    assert (evidence["waits"], evidence["launches_between"]) == (200, 40)
+    assert evidence["sampling_probability"] == 0.1
+
+
+def test_estimates_of_few_waits_are_left_out() -> None:
+    """Nine of them at a line, however many they stand for."""
+    assert find(decoding(10, 50_000_000))
+    assert find(decoding(9, 50_000_000)) == []
 
 
 def estimated(bundle: Bundle, probability: float) -> Bundle:
