@@ -68,6 +68,9 @@ class Facts:
     long_idle_ns: Counter[tuple[At, Frame]] = field(default_factory=Counter)
     """What of it is of gaps longer than a launch takes to prepare."""
     kernels: tuple[KernelUse, ...] = ()
+    """Those that ran longest."""
+    kernel_executions: int = 0
+    """Of all kernels."""
 
     @property
     def device_ns(self) -> int:
@@ -96,6 +99,7 @@ def facts_of(bundle: Bundle) -> Facts:
         devices=_devices(bundle),
         gpu_time_ns=sum(value for _, value in gpu_time),
         kernels=bundle.kernels,
+        kernel_executions=bundle.kernel_executions,
     )
     for counter, sample_type in (
         (facts.wait_ns, GPU_WAIT),

@@ -44,8 +44,7 @@ def find(bundles: Iterable[Bundle]) -> list[Finding]:
         probability = float(dict(bundle.profile_attributes).get(PROBABILITY_ATTRIBUTE, 0))
         facts = replace(facts, probability=probability)
         # Waits are in the estimates of calls, which have no executions; rules count how many were seen.
-        kernels = sum(use.executions for use in facts.kernels)
-        if facts.waits or kernels * probability >= _MIN_KERNELS_SEEN:
+        if facts.waits or facts.kernel_executions * probability >= _MIN_KERNELS_SEEN:
             found += [_as_estimate(each, probability) for each in _find(bundle, facts)]
     return sorted(found, key=lambda f: (-f.lost_ns, f.rule, f.where))
 

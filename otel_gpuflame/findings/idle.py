@@ -87,7 +87,7 @@ def _split(facts: Facts) -> tuple[Counter[tuple[At, Frame]], Counter[tuple[At, F
 def _find_launch_bound(facts: Facts) -> Iterator[Loss]:
     launching, other = _split(facts)
     lost_ns, launches = launching.total(), facts.launches()
-    executions = sum(use.executions for use in facts.kernels) or launches
+    executions = facts.kernel_executions or launches
     if launches < _MIN_LAUNCHES or lost_ns < _MIN_LAUNCHING_SHARE * facts.device_ns:
         return
     mean_ns = facts.gpu_time_ns / executions

@@ -313,7 +313,7 @@ class Aggregator:
             else:
                 add_attributions(_table(tables, key), key, sums, self._known)
         for process_id, uses in kernel_uses(window.kernels.items(), self._known).items():
-            tables.setdefault(process_id, SampleTable()).kernels = uses
+            tables.setdefault(process_id, SampleTable()).note_kernels(*uses)
         # What is nobody's, as idle time of a device of which not all is known, goes to the only process there is.
         owner = next(iter(tables)) if len(tables) == 1 else NOBODY
         for key, sums in nobodys:

@@ -66,6 +66,7 @@ def _divided(bundle: Bundle, batches: Mapping[int, Sequence[Member]]) -> Bundle:
         profiles=tuple(profiles),
         waits=(),
         kernels=(),
+        kernel_executions=0,
         startup_idle=(),
         idle_gaps=(),
         long_idle=(),

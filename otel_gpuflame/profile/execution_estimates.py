@@ -78,7 +78,7 @@ class ExecutionEstimates:
             add_attributions(table, key, _scaled(sums, scale), self._known)
         kernels = ((key, _scaled(sums, scale)) for key, sums in interval.kernels.items())
         for process_id, uses in kernel_uses(kernels, self._known).items():
-            _table(processes, process_id, probability).kernels += uses
+            _table(processes, process_id, probability).note_kernels(*uses)
         return gpu_time_ns
 
     def _add_nobodys(

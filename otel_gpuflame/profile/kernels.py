@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,10 +49,17 @@ def kernel_columns(kernels: ExecutionArray) -> tuple[NDArray[np.uint64], NDArray
     return keys, values
 
 
+class KernelUses(NamedTuple):
+    """Those of a process that took most time, and how often all ran."""
+
+    longest: tuple[KernelUse, ...]
+    executions: int
+
+
 def kernel_uses(
     groups: Iterable[tuple[list[int], list[int]]], known: Known
-) -> dict[int, tuple[KernelUse, ...]]:
-    """By process id the uses that took most time, from groups of `kernel_columns`, resolved.
+) -> dict[int, KernelUses]:
+    """Uses by process id, from groups of `kernel_columns`, resolved.
 
     Kernels on devices of which nothing is known are left out: nothing could be said about them.
     """
@@ -62,7 +69,10 @@ def kernel_uses(
         if use is not None:
             uses.setdefault(key[0] >> 32, []).append(use)
     return {
-        process_id: tuple(sorted(found, key=lambda use: -use.time_ns)[:_MOST])
+        process_id: KernelUses(
+            tuple(sorted(found, key=lambda use: -use.time_ns)[:_MOST]),
+            sum(use.executions for use in found),
+        )
         for process_id, found in uses.items()
     }
 

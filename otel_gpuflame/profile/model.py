@@ -104,6 +104,8 @@ class Bundle:
     """(stack, calls): how many calls waited. Stacks end with how, as `[spin]`. For findings; not exported."""
     kernels: tuple[KernelUse, ...] = ()
     """The kernels that ran longest, with their shapes. For findings; not exported."""
+    kernel_executions: int = 0
+    """How often all kernels ran, those of other shapes included. For findings; not exported."""
     used: Window | None = None
     """The part of the window from the first driver call to the last, of any process. For findings; not exported."""
     startup_idle: tuple[tuple[int, int], ...] = ()

@@ -42,8 +42,8 @@ class SampleTable:
         self._idle_gaps: defaultdict[int, float] = defaultdict(float)
         self._long_idle: Counter[int] = Counter()
         self._launches: Counter[int] = Counter()
-        self.kernels: tuple[KernelUse, ...] = ()
-        """The kernels that ran longest."""
+        self._kernels: tuple[KernelUse, ...] = ()
+        self._kernel_executions = 0
 
     def base(self, key: StackKey, frames: Iterable[Frame]) -> tuple[int, ...]:
         """Indexes of a captured stack's frames; `frames` is only read the first time."""
@@ -101,6 +101,11 @@ class SampleTable:
         """Note that this stack submitted so much, which another bundle counts."""
         self._launches[self._stack(stack)] += launches
 
+    def note_kernels(self, longest: tuple[KernelUse, ...], executions: int) -> None:
+        """Note the kernels that ran longest, and how often all ran."""
+        self._kernels += longest
+        self._kernel_executions += executions
+
     def bundle(
         self,
         resource: AttributeSet,
@@ -125,7 +130,8 @@ class SampleTable:
             attribute_sets=((), *sets),
             profiles=tuple(_profile(t, self._values[t]) for t in ALL),
             waits=tuple(self._waits.items()),
-            kernels=self.kernels,
+            kernels=self._kernels,
+            kernel_executions=self._kernel_executions,
             used=used,
             startup_idle=tuple(self._startup_idle.items()),
             idle_gaps=tuple(self._idle_gaps.items()),

@@ -183,6 +183,18 @@ def test_launches_limit_when_the_device_idles_between_short_executions(
     assert [rule for rule, _ in rules(program)] == found
 
 
+def test_launches_limit_whatever_shapes_kernels_have() -> None:
+    """Inputs of 500 lengths: what is kept of kernels is but the 64 shapes that took most time."""
+    program = Program()
+    for length in range(500):
+        program.launches(70, 20, 4 * US, grid=(10_000 + length, 1, 1))
+    program.attribute(Measure.GPU_IDLE, 2 * S, 70, Leaf.NO_SAMPLE, api="cuLaunchKernel")
+    (finding,) = program.findings()
+    evidence = dict(finding.evidence)
+    assert finding.rule == "launch-bound"
+    assert (evidence["launches"], evidence["mean_execution_ns"]) == (10_000, 4 * US)
+
+
 @pytest.mark.parametrize(("gaps", "found"), [(7, []), (700, ["launch-bound"])])
 def test_a_library_that_is_loaded_at_a_launch_does_not_limit_launches(
     gaps: int, found: list[str]
