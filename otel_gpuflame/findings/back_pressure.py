@@ -13,14 +13,25 @@ from otel_gpuflame.findings.model import Confidence, Loss, Rule
 _MIN_SHARE: Final = 0.10
 
 
-def _find(facts: Facts) -> Iterator[Loss]:
+def is_device_behind(facts: Facts) -> bool:
+    """Whether launches are held back for so long that it is the device that limits."""
+    held_back_ns = _held_back(facts).total()
+    return held_back_ns > 0 and held_back_ns >= _MIN_SHARE * facts.window_ns
+
+
+def _held_back(facts: Facts) -> Counter[Frame]:
     by_place: Counter[Frame] = Counter()
     for at, ns in facts.wait_ns.items():
         if at.is_of(*LAUNCHES):
             by_place[at.place] += ns
-    lost_ns = by_place.total()
-    if not lost_ns or lost_ns < _MIN_SHARE * facts.window_ns:
+    return by_place
+
+
+def _find(facts: Facts) -> Iterator[Loss]:
+    if not is_device_behind(facts):
         return
+    by_place = _held_back(facts)
+    lost_ns = by_place.total()
     place, most_ns = by_place.most_common(1)[0]
     yield Loss(
         place=place,

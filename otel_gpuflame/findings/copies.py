@@ -10,6 +10,7 @@ from typing import Final
 from otel_gpuflame.events.apis import Blocking
 from otel_gpuflame.events.frames import Frame
 from otel_gpuflame.events.wire import Kind
+from otel_gpuflame.findings.back_pressure import is_device_behind
 from otel_gpuflame.findings.facts import At, Facts
 from otel_gpuflame.findings.model import Confidence, Loss, Rule
 
@@ -17,6 +18,8 @@ SCALAR_BYTES: Final = 4_096
 """Copies from the device of so few bytes on average read results: what is lost is the synchronisation."""
 _MIN_COPIES: Final = 10
 _MIN_SHARE: Final = 0.02
+_HELD_BACK_FOR: Final = 10
+"""Executions. On an H200 a launch was held back for one; a full queue holds 1,024."""
 _ON_DEVICE: Final = frozenset({"copy DtoD", "copy peer", "copy 3D peer", "copy DtoA", "copy AtoD"})
 _FROM_DEVICE: Final = frozenset({"copy DtoH", "copy AtoH"})
 
@@ -35,7 +38,9 @@ class Waiting:
     copy_waits: int = 0
     """Those of the copies that waited themselves."""
     is_pageable: bool = False
-    """Asynchronous copies waited: what only those from or to pageable memory do."""
+    """Asynchronous copies waited: what only those from or to pageable memory do, where the queue is not full."""
+    async_wait_ns: int = 0
+    """Of asynchronous copies."""
     synchronises: int = 0
     """Calls that wait, and copy nothing."""
     reads_only: bool = True
@@ -58,7 +63,7 @@ class Waiting:
 
 
 def waiting_places(facts: Facts) -> list[Waiting]:
-    """Every line that waits in a synchronise, a free or a copy."""
+    """Every line that waits in a synchronise, a free or a copy, and not only for room in the queue."""
     found: dict[Frame, Waiting] = {}
     for at in {*facts.wait_ns, *facts.waits, *filter(_is_host_copy, facts.submissions)}:
         if at.api is None or not (at.is_of(Kind.WAIT, Kind.FREE) or _is_host_copy(at)):
@@ -71,10 +76,28 @@ def waiting_places(facts: Facts) -> list[Waiting]:
             waiting.copied_bytes += facts.copied_bytes[at]
             waiting.copy_waits += facts.waits[at]
             waiting.reads_only &= at.api.detail in _FROM_DEVICE
-            waiting.is_pageable |= at.api.blocking is Blocking.BY_DURATION and facts.waits[at] > 0
+            if at.api.blocking is Blocking.BY_DURATION:
+                waiting.is_pageable |= facts.waits[at] > 0
+                waiting.async_wait_ns += facts.wait_ns[at]
         else:
             waiting.synchronises += facts.waits[at]
-    return [waiting for waiting in found.values() if waiting.wait_ns]
+    is_behind = is_device_behind(facts)
+    return [
+        waiting
+        for waiting in found.values()
+        if waiting.wait_ns and not (is_behind and _is_held_back(waiting, facts))
+    ]
+
+
+def _is_held_back(waiting: Waiting, facts: Facts) -> bool:
+    """Whether its copies waited as launches do that are given to a full queue, until a few executions were over.
+
+    Those of pageable memory wait until all is done that the queue holds.
+    """
+    if waiting.wait_ns > waiting.async_wait_ns or not facts.kernel_executions:
+        return False
+    execution_ns = facts.gpu_time_ns / facts.kernel_executions
+    return waiting.wait_ns <= _HELD_BACK_FOR * execution_ns * waiting.copy_waits
 
 
 def _is_host_copy(at: At) -> bool:

@@ -186,15 +186,25 @@ def python_loop() -> Recording:
     return recording
 
 
-def back_pressure() -> Recording:
-    """Kernels of 1 ms; after 300 launches the driver takes one for each that ends."""
+def back_pressure(copies_every: int = 0) -> Recording:
+    """Kernels of 1 ms; after 300 calls the driver takes one for each that ends. Copies are of pinned memory."""
     recording = Recording()
     for number in range(1_300):
-        recording.launch(1 * MS)
-        if number >= 300:
-            held_ns = 995 * US
-            (_, call) = recording.program.calls[-1]
-            begin = int(call["start_ns"][0])
+        is_copy = copies_every and number % copies_every == 0
+        if is_copy:
+            recording.launch(1 * MS, COPY, "cuMemcpyHtoDAsync")
+            recording.program.records[-1][1]["kind"] = GpuKind.COPY
+            recording.program.records[-1][1]["detail"] = 1
+        else:
+            recording.launch(1 * MS)
+        (_, call) = recording.program.calls[-1]
+        begin = int(call["start_ns"][0])
+        held_ns = 995 * US if number >= 300 else 0
+        if is_copy:
+            call["end_ns"], call["flags"] = begin + held_ns + 4 * US, CallFlag.RETURNED
+            call["bytes"] = 20 << 20
+            recording.program.calls[-1] = (begin + held_ns + 4 * US, call)
+        if held_ns:
             launch = recording.program.records[-2][1]
             launch["end_ns"] = begin + held_ns + 4 * US
             full = executed(
@@ -244,6 +254,12 @@ def test_a_clean_program_gives_none() -> None:
 def test_a_thread_that_is_ahead_of_its_device_lets_it_not_idle() -> None:
     """Kernels are a little apart however early they were launched: not for what their thread did later."""
     assert running_ahead().findings() == []
+
+
+def test_a_copy_that_is_held_back_as_launches_are_is_not_of_pageable_memory() -> None:
+    """Whatever is given to a full queue takes long; a pageable copy would wait for the whole queue."""
+    (finding,) = back_pressure(copies_every=5).findings()
+    assert (finding.rule, finding.place.line) == ("back-pressure-bound", TRAIN)
 
 
 @pytest.mark.parametrize("program", [clean, item_a_step, sleeping, running_ahead, launch_bound])
