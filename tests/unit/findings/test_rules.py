@@ -25,11 +25,13 @@ from otel_gpuflame.profile.top import total
 from tests.unit.findings import programs
 from tests.unit.findings.programs import MS, TINY, US, Program, S
 from tests.unit.profile.builders import (
+    DEVICE,
     START,
     START_NS,
     UNIX_OFFSET_NS,
     attributed,
     attribution,
+    devices,
     name_event,
     run,
     target_event,
@@ -122,6 +124,18 @@ def test_a_wait_is_not_told_where_the_device_idles_longer_for_something_else() -
     assert [rule for rule, _ in rules(program)] == ["input-bound", "synchronise-in-loop"]
     program.attribute(Measure.GPU_IDLE, 1, 40, Leaf.OFF_CPU)
     assert [rule for rule, _ in rules(program)] == ["input-bound"]
+
+
+def test_devices_that_idle_at_once_do_not_hide_a_wait() -> None:
+    """Four devices that each idle for 2 s beside a line that waits for 6 s."""
+    program = reading(100, 60 * MS)
+    program.launches(10, 100, 1 * MS)
+    infos = [replace(DEVICE, index=10 + n, uuid=f"GPU-{n}") for n in range(4)]
+    program.events.insert(0, devices(*infos))
+    for info in infos:
+        program.attribute(Measure.GPU_IDLE, 2 * S, 40, Leaf.OFF_CPU, device=info.index)
+        program.attribute(Measure.GPU_TIME, S, 10, api="cuLaunchKernel", device=info.index)
+    assert [rule for rule, _ in rules(program)] == ["input-bound", "synchronise-in-loop"]
 
 
 def copying(
