@@ -44,6 +44,8 @@ _OF_TARGET: Final = ("service.name", "service.namespace", "service.instance.id",
 class _Key(NamedTuple):
     """What makes two findings the same one: several processes of a service say it once."""
 
+    namespace: str
+    """Services of two teams may have one name."""
     service: str
     rule: str
     where: str
@@ -93,8 +95,10 @@ class FindingLog:
 
     def _windows_to_tell(self, finding: Finding) -> int:
         """In how many windows the finding was seen since it was told; 0: it was told lately."""
-        service = str(dict(finding.resource).get("service.name", "unknown_service"))
-        key = _Key(service, finding.rule, finding.where)
+        resource = dict(finding.resource)
+        namespace = str(resource.get("service.namespace", ""))
+        service = str(resource.get("service.name", "unknown_service"))
+        key = _Key(namespace, service, finding.rule, finding.where)
         now_ns = finding.window.end_unix_ns
         known = self._known.get(key)
         if known is None:

@@ -166,6 +166,16 @@ def test_what_goes_on_is_told_again_after_ten_minutes(sink: OtlpSink) -> None:
     ]
 
 
+def test_services_of_one_name_in_two_namespaces_are_two(sink: OtlpSink) -> None:
+    """The second one's finding is not taken for a repetition of the first one's."""
+    log = FindingLog(destination(sink, "http"))
+    for namespace in ("shop", "search"):
+        resource = (("service.name", "ranker"), ("service.namespace", namespace))
+        log.note([later(0, resource=resource), later(10, resource=resource)])
+    log.close(300)
+    assert [r["service.namespace"] for r in records(sink)] == ["shop", "search"]
+
+
 def test_what_is_remembered_is_bounded(sink: OtlpSink) -> None:
     """An endless number of lines takes no endless memory: the one told longest ago is told anew."""
     log = FindingLog(destination(sink, "http"))
