@@ -8,6 +8,7 @@ from functools import singledispatchmethod
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from otel_gpuflame.correlate.groups import Groups, concatenate, group
 from otel_gpuflame.correlate.repeats import fold_repeats
@@ -23,6 +24,7 @@ from otel_gpuflame.events.executions import (
     ExecutionsEnd,
     ExecutionWatermark,
 )
+from otel_gpuflame.events.frames import ProcessKey
 from otel_gpuflame.events.records import (
     CallArray,
     Calls,
@@ -169,11 +171,8 @@ class Aggregator:
             part = rows[begin : begin + _ROWS_AT_ONCE]
             # The end of a call that has one, else its start.
             times_ns = np.maximum(part["start_ns"], part["end_ns"]).astype(np.int64)
-            starts_ns, is_call = part["start_ns"].astype(np.int64), part["kind"] <= Kind.FREE
             for window, selected in self._windows.place(times_ns):
-                calls = is_call[selected]
-                if calls.any():
-                    window.note_calls(starts_ns[selected][calls], times_ns[selected][calls])
+                self._note_calls(window, part[selected], times_ns[selected])
                 for groups in self._groups(part[selected], window.spans):
                     window.calls.add(groups)
 
@@ -212,6 +211,19 @@ class Aggregator:
     @_take.register(DeviceErrors)
     def _(self, event: Event) -> None:
         """Nothing here depends on these."""
+
+    def _note_calls(self, window: OpenWindow, rows: CallArray, ends_ns: NDArray[np.int64]) -> None:
+        """Note when each process made its first and last driver call."""
+        is_call = rows["kind"] <= Kind.FREE
+        if not is_call.any():
+            return
+        starts_ns, tgids = rows["start_ns"].astype(np.int64), rows["tgid"]
+        is_alone = tgids.min() == tgids.max()
+        for tgid in tgids[:1].tolist() if is_alone else np.unique(tgids[is_call]).tolist():
+            mine = is_call if is_alone else is_call & (tgids == tgid)
+            process_start_ns = int(rows["process_start_ns"][int(mine.argmax())])
+            process_id = self._known.process_id(ProcessKey(tgid, process_start_ns))
+            window.note_calls(process_id, starts_ns[mine], ends_ns[mine])
 
     def _note_first(self, rows: CallArray) -> None:
         """Calls come about in order: looking for the first one ends with the first batch that has some."""
@@ -320,9 +332,10 @@ class Aggregator:
             add_attributions(tables.setdefault(owner, SampleTable()), key, sums, self._known)
         self._losses.add(tables)
         resources = self._known.resources()
-        used = window.used(unix_window, self._windows.unix_offset_ns or 0)
+        offset_ns = self._windows.unix_offset_ns or 0
         for process_id, table in sorted(tables.items()):
             resource = resources.get(process_id, UNKNOWN_TARGET)
+            used = window.used(process_id, unix_window, offset_ns)
             yield table.bundle(resource, unix_window, used=used)
 
 

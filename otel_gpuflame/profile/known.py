@@ -129,6 +129,16 @@ class Known:
             resources |= former
         return resources
 
+    def process_id(self, process: ProcessKey) -> int:
+        """The number of the program that the process runs now."""
+        if process == _NO_PROCESS:
+            return NOBODY
+        found = self._processes.get(process)
+        if found is None:
+            found = self._processes[process] = self._process_count
+            self._process_count += 1
+        return found
+
     def resolve(self, groups: Groups) -> Groups:
         """Replace process and handle by what they mean now: a handle may mean another kernel later.
 
@@ -146,7 +156,7 @@ class Known:
         name_ids = np.empty(len(starts), np.uint64)
         for run, (tgid, start_ns, handle) in enumerate(meanings[order[starts]].tolist()):
             process = ProcessKey(tgid, start_ns)
-            process_ids[run] = self._process_id(process)
+            process_ids[run] = self.process_id(process)
             name_ids[run] = self._name_id(process, handle)
         lengths = np.diff(np.append(starts, len(keys)))
         resolved = np.empty((keys.shape[1] - 1, len(keys)), np.uint64).T
@@ -161,15 +171,6 @@ class Known:
     def _name_id(self, process: ProcessKey, handle: int) -> int:
         ids = self._name_ids.get(process) if handle else None
         return 0 if ids is None else ids.get(handle) or 0
-
-    def _process_id(self, process: ProcessKey) -> int:
-        if process == _NO_PROCESS:
-            return NOBODY
-        found = self._processes.get(process)
-        if found is None:
-            found = self._processes[process] = self._process_count
-            self._process_count += 1
-        return found
 
     def _replace(self, process: ProcessKey) -> None:
         """The process executed another program: calls until now belong to the one before."""

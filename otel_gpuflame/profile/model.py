@@ -107,7 +107,7 @@ class Bundle:
     kernel_executions: int = 0
     """How often all kernels ran, those of other shapes included. For findings; not exported."""
     used: Window | None = None
-    """The part of the window from the first driver call to the last, of any process. For findings; not exported."""
+    """The part of the window from the first driver call of the target to the last. For findings; not exported."""
     startup_idle: tuple[tuple[int, int], ...] = ()
     """(stack, nanoseconds): what of `gpu_idle` was before the first driver call. For findings; not exported."""
     idle_gaps: tuple[tuple[int, float], ...] = ()

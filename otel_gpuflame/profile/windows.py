@@ -58,22 +58,28 @@ class OpenWindow:
     spans: LinkedSpans = field(default_factory=LinkedSpans)
     first_ns: int = 0
     last_ns: int = 0
-    first_call_ns: int | None = None
-    last_call_ns: int = 0
+    called: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By process id, when its first driver call began and its last one ended."""
 
-    def note_calls(self, starts_ns: NDArray[np.int64], ends_ns: NDArray[np.int64]) -> None:
+    def note_calls(
+        self, process_id: int, starts_ns: NDArray[np.int64], ends_ns: NDArray[np.int64]
+    ) -> None:
         """Driver calls of these times, at least one, are in the window."""
-        first_ns = int(starts_ns.min())
-        if self.first_call_ns is None or first_ns < self.first_call_ns:
-            self.first_call_ns = first_ns
-        self.last_call_ns = max(self.last_call_ns, int(ends_ns.max()))
+        first_ns, last_ns = int(starts_ns.min()), int(ends_ns.max())
+        known = self.called.get(process_id, (first_ns, last_ns))
+        self.called[process_id] = min(known[0], first_ns), max(known[1], last_ns)
 
-    def used(self, bounds: Window, unix_offset_ns: int) -> Window:
-        """The part of the window from the first driver call to the last; all of it where there is none."""
-        if self.first_call_ns is None:
+    def used(self, process_id: int, bounds: Window, unix_offset_ns: int) -> Window:
+        """The part of the window from the first driver call of a process to the last.
+
+        Where it made none, from the first to the last of all; where nobody did, all of it.
+        """
+        mine = self.called.get(process_id)
+        times = [mine] if mine is not None else list(self.called.values())
+        if not times:
             return bounds
-        begin_ns = max(self.first_call_ns + unix_offset_ns, bounds.start_unix_ns)
-        end_ns = min(self.last_call_ns + unix_offset_ns + 1, bounds.end_unix_ns)
+        begin_ns = max(min(first for first, _ in times) + unix_offset_ns, bounds.start_unix_ns)
+        end_ns = min(max(last for _, last in times) + unix_offset_ns + 1, bounds.end_unix_ns)
         return Window(begin_ns, end_ns) if begin_ns < end_ns else bounds
 
 

@@ -26,6 +26,7 @@ from tests.unit.findings import programs
 from tests.unit.findings.programs import MS, TINY, US, Program, S
 from tests.unit.profile.builders import (
     DEVICE,
+    OTHER,
     START,
     START_NS,
     UNIX_OFFSET_NS,
@@ -103,6 +104,21 @@ def test_time_before_and_after_the_gpu_is_used_does_not_count() -> None:
         UNIX_OFFSET_NS + START_NS + 5 * S, UNIX_OFFSET_NS + START_NS + 7 * S + 1
     )
     assert finding.share == pytest.approx(1.01 / 2)
+
+
+def test_what_other_processes_do_makes_no_window_longer() -> None:
+    """A program of two seconds in a recording that another one fills."""
+    program = Program()
+    for number in range(20):
+        at_ns = START_NS + 5 * S + number * 100 * MS
+        program.calls("cuStreamSynchronize", 20, 1, 90 * MS, start_ns=at_ns)
+    other = {"tgid": OTHER.tgid, "process_start_ns": OTHER.start_ns}
+    for at_ns in (0, 5_500 * MS, 100 * S):
+        program.calls("cuEventRecord", 30, 1, start_ns=START_NS + at_ns, **other)
+    (finding,) = find(run([*usual(), *program.events, Watermark(START_NS + 101 * S)])[0])
+    begin_ns = UNIX_OFFSET_NS + START_NS + 5 * S
+    assert finding.window == Window(begin_ns, begin_ns + 1_990 * MS + 1)
+    assert finding.share == pytest.approx(1.8 / 1.99)
 
 
 def test_idle_time_before_the_first_call_is_no_loss() -> None:
