@@ -20,6 +20,8 @@ from otel_gpuflame.correlate.gpu.timeline import Gaps
 from otel_gpuflame.events.attributions import Leaf, Measure, NoLaunch
 from otel_gpuflame.events.wire import CallFlag
 
+MAX_GAPS: Final = 10_000.0
+"""Of a column of 16 bits. A sample stands for 20 ms: gaps would be of 2 µs, which only few samples meet."""
 _POOL: Final = ("device", "tid", "tgid", "process_start_ns")
 
 
@@ -53,6 +55,7 @@ def cut_at_launches(gaps: Gaps, parts: GapParts, known: Index, executions: Joine
         leaf=Leaf.LAUNCH_LATENCY,
         time_ns=turn[after],
         value_ns=(end - turn)[after].astype(np.int64),
+        gaps=np.zeros(len(after)),
     )
     return Cut(parts._replace(end_ns=ends), known[turn > start], rows, int((end - turn).sum()))
 
@@ -65,20 +68,26 @@ def under_launches(
     leaf: Leaf,
     time_ns: Times,
     value_ns: NDArray[np.int64],
+    gaps: NDArray[np.float64],
 ) -> Part:
-    """Idle time under the launches of the executions `by` that ended it. `pool`: their threads and devices."""
+    """Idle time under the launches of the executions `by` that ended it. `pool`: their threads and devices.
+
+    `gaps`: of how many each is all there was.
+    """
     # Between the nodes of a graph there are gaps by the hundred, of one launch: one row for all.
     launched = executions["launch_start_ns"][by]
     is_new = np.ones(len(by), np.bool_)
     is_new[1:] = (launched[1:] != launched[:-1]) | (pool[1:] != pool[:-1]) | (launched[1:] == 0)
     first = np.flatnonzero(is_new)
-    value_ns = np.add.reduceat(value_ns, first) if len(first) else value_ns[:0]
+    if len(first):
+        value_ns, gaps = np.add.reduceat(value_ns, first), np.add.reduceat(gaps, first)
     by = by[first]
     return part(
         executions,
         by,
         time_ns=time_ns[first],
         value_ns=value_ns,
+        gaps=np.minimum(gaps, MAX_GAPS),
         measure=Measure.GPU_IDLE,
         leaf=leaf,
         no_launch=executions["no_launch"][by],

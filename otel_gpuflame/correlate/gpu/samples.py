@@ -20,7 +20,7 @@ from otel_gpuflame.correlate.gpu.keys import (
     split_exactly,
     sum_by,
 )
-from otel_gpuflame.correlate.gpu.launched import under_launches
+from otel_gpuflame.correlate.gpu.launched import MAX_GAPS, under_launches
 from otel_gpuflame.correlate.gpu.rows import JoinedArray
 from otel_gpuflame.correlate.gpu.spans import THREAD, Did, Spans
 from otel_gpuflame.events import wire
@@ -34,8 +34,6 @@ SAMPLE_MAX_NS: Final = 2 * 1_000_000_000 // CPU_SAMPLES_HZ
 _CARRIED_FOR_NS: Final = np.uint64(1_000_000_000)
 """Steps of 10 ms meet samples every 10.1 ms at the same place for 0.1 s, and come round to it after 1 s."""
 _MAX_CARRIED: Final = 1 << 14
-_MAX_GAPS: Final = 10_000.0
-"""Of a column of 16 bits. A sample stands for 20 ms: gaps would be of 2 µs, which only few samples meet."""
 
 
 class Carried(NamedTuple):
@@ -81,7 +79,7 @@ def told_by_samples(
 def gaps_told(value_ns: NDArray[np.int64], spans: Spans, span: Index) -> NDArray[np.float64]:
     """Of how many gaps as long as `span` so much is all there was."""
     length_ns = (spans.end_ns[span] - spans.start_ns[span]).astype(np.int64)
-    return np.minimum(value_ns / np.maximum(length_ns, 1), _MAX_GAPS)
+    return np.minimum(value_ns / np.maximum(length_ns, 1), MAX_GAPS)
 
 
 def _by_fresh(spans: Spans, pools: _Pools, did: Did) -> tuple[Part, Carried, NDArray[np.int64]]:
@@ -153,6 +151,7 @@ def _by_launch(
         leaf=Leaf.NO_SAMPLE,
         time_ns=spans.start_ns[still],
         value_ns=value[still],
+        gaps=gaps_told(value[still], spans, still),
     )
 
 

@@ -225,6 +225,17 @@ def launch_bound() -> Recording:
     return recording
 
 
+def paused() -> Recording:
+    """1,200 kernels of 4 µs, 6 µs apart, of which every 200th comes after 50 ms of which nothing is known."""
+    recording = Recording(end_ns=450 * MS)
+    for number in range(1_200):
+        recording.launch(4 * US)
+        recording.now += 5 * US
+        if number % 200 == 100:
+            recording.now += 50 * MS
+    return recording
+
+
 @pytest.mark.parametrize(
     ("program", "rule", "line", "lost_ns"),
     [
@@ -260,6 +271,11 @@ def test_a_copy_that_is_held_back_as_launches_are_is_not_of_pageable_memory() ->
     """Whatever is given to a full queue takes long; a pageable copy would wait for the whole queue."""
     (finding,) = back_pressure(copies_every=5).findings()
     assert (finding.rule, finding.place.line) == ("back-pressure-bound", TRAIN)
+
+
+def test_long_gaps_without_samples_do_not_make_a_program_launch_bound() -> None:
+    """To launch takes no 50 ms: a kernel was compiled, or the recording has no samples (--no-cpu)."""
+    assert paused().findings() == []
 
 
 @pytest.mark.parametrize("program", [clean, item_a_step, sleeping, running_ahead, launch_bound])
