@@ -102,11 +102,13 @@ def learn_from_waits(table: StreamTable, syncs: ExecutionArray, waits: CallArray
         alone = np.bincount(pairs.owner, minlength=len(inner))[pairs.owner] == 1
         sync, wait = inner.take(pairs.owner[alone]), outer.take(pairs.item[alone])
         rows = _meanings(sync, np.full(len(sync), CONTEXT_OF_THREAD, np.uint64), "start_ns")
-        rows["tid"], rows["stream_id"] = wait["tid"], 0
+        # The call's own arguments and context are meant: they hold from its entry on.
+        rows["tid"], rows["stream_id"], rows["time_ns"] = wait["tid"], 0, wait["start_ns"]
         parts.append(rows)
         if detail == _SYNC_STREAM:
             rows = _meanings(sync, wait["stream"], "start_ns")
             rows["tid"] = np.where(wait["stream"] <= LAST_DEFAULT, wait["tid"], 0)
+            rows["time_ns"] = wait["start_ns"]
             parts.append(rows.take(np.flatnonzero(sync["stream_id"] != _NO_STREAM)))
     return _merged(table, np.concatenate(parts))
 

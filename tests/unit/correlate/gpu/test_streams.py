@@ -614,6 +614,18 @@ def test_context_synchronisation_records_teach_contexts() -> None:
     assert scene.waited_for() == [{1}]
 
 
+def test_a_record_tells_the_context_of_the_wait_that_it_lies_in() -> None:
+    """A thread that synchronises one device after the other launches nothing in between."""
+    scene = Scene()
+    scene.run(1, 0, 20, 900, stream=B, context_id=2, device=1)
+    scene.run(2, 50, 60, 90, stream=A)
+    scene.call("cuCtxSynchronize", 100, 1_000)
+    assert scene.waited_for() == [set()]
+    sync = record(GpuKind.SYNC, 4, 110, 990, context_id=2, stream_id=0xFFFFFFFF)
+    scene.before = streams.learn_from_waits(streams.EMPTY, sync, scene.waits())
+    assert scene.waited_for() == [{1}]
+
+
 @pytest.mark.parametrize(
     ("tgid", "start", "end", "detail"),
     [
