@@ -54,6 +54,8 @@ class Facts:
     """Calls that waited."""
     submissions: Counter[At] = field(default_factory=Counter)
     copied_bytes: Counter[At] = field(default_factory=Counter)
+    is_windowed: bool = False
+    """Launches of kernels may be estimated elsewhere."""
     gpu_time_ns: int = 0
     gpu_time_by_kernel: dict[Frame, Counter[Frame]] = field(
         default_factory=lambda: defaultdict(Counter)
@@ -85,6 +87,10 @@ class Facts:
         """Lines that launch kernels or graphs."""
         return frozenset(at.place for at in self.submissions if at.is_of(*LAUNCHES))
 
+    def knows_launches(self) -> bool:
+        """Whether all launches are counted here, and not only those of graphs."""
+        return not self.is_windowed or any(at.is_of(Kind.LAUNCH) for at in self.submissions)
+
     def launches(self) -> int:
         """Kernels and graphs that were launched."""
         return sum(n for at, n in self.submissions.items() if at.is_of(*LAUNCHES))
@@ -97,6 +103,7 @@ def facts_of(bundle: Bundle) -> Facts:
     facts = Facts(
         window_ns=used_window(bundle).duration_ns,
         devices=_devices(bundle),
+        is_windowed=bundle.is_windowed,
         gpu_time_ns=sum(value for _, value in gpu_time),
         kernels=bundle.kernels,
         kernel_executions=bundle.kernel_executions,

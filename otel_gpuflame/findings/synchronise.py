@@ -21,7 +21,8 @@ _IDLE_SHARE: Final = 0.05
 
 
 def _find(facts: Facts) -> Iterator[Loss]:
-    launches, seconds = facts.launches(), facts.window_ns / 1e9
+    launches = facts.launches() if facts.knows_launches() else 0
+    seconds = facts.window_ns / 1e9
     # One thread waits, while several devices may idle at once.
     other_idle_ns = idle_beside_launches(facts) / facts.devices
     rate = _MIN_PER_SECOND if launches else _MIN_PER_SECOND_ALONE

@@ -336,7 +336,7 @@ class Aggregator:
         for process_id, table in sorted(tables.items()):
             resource = resources.get(process_id, UNKNOWN_TARGET)
             used = window.used(process_id, unix_window, offset_ns)
-            yield table.bundle(resource, unix_window, used=used)
+            yield table.bundle(resource, unix_window, used=used, is_windowed=self._options.sampled)
 
 
 def _unix_window(window: SamplingWindow, offset_ns: int, until_ns: int) -> Window:

@@ -106,6 +106,8 @@ class Bundle:
     """The kernels that ran longest, with their shapes. For findings; not exported."""
     kernel_executions: int = 0
     """How often all kernels ran, those of other shapes included. For findings; not exported."""
+    is_windowed: bool = False
+    """Launches of kernels count only where they were captured all the time; others are estimates. For findings."""
     used: Window | None = None
     """The part of the window from the first driver call of the target to the last. For findings; not exported."""
     startup_idle: tuple[tuple[int, int], ...] = ()

@@ -113,6 +113,8 @@ class SampleTable:
         scope: str = SCOPE,
         profile_attributes: AttributeSet = (),
         used: Window | None = None,
+        *,
+        is_windowed: bool = False,
     ) -> Bundle:
         """Everything added so far."""
         # Also on samples: newer Collectors (0.165.0 does, 0.158.0 does not) turn resource attributes into references,
@@ -133,6 +135,7 @@ class SampleTable:
             kernels=self._kernels,
             kernel_executions=self._kernel_executions,
             used=used,
+            is_windowed=is_windowed,
             startup_idle=tuple(self._startup_idle.items()),
             idle_gaps=tuple(self._idle_gaps.items()),
             long_idle=tuple(self._long_idle.items()),

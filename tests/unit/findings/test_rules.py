@@ -10,7 +10,7 @@ import pytest
 
 from otel_gpuflame.events.attributions import Leaf, Measure
 from otel_gpuflame.events.executions import NO_DEVICE
-from otel_gpuflame.events.records import SamplingWindow, Watermark
+from otel_gpuflame.events.records import Calls, SamplingWindow, Watermark
 from otel_gpuflame.findings.find import RULES, find
 from otel_gpuflame.findings.model import Confidence
 from otel_gpuflame.profile.aggregate import AggregateOptions
@@ -32,6 +32,7 @@ from tests.unit.profile.builders import (
     UNIX_OFFSET_NS,
     attributed,
     attribution,
+    call,
     devices,
     name_event,
     run,
@@ -398,6 +399,20 @@ def test_estimates_of_executions_are_evidence() -> None:
     assert found.confidence is Confidence.MEDIUM
     assert found.evidence == (*exact.evidence, ("sampling_probability", 0.1))
     assert (found.rule, found.where, found.lost_ns) == (exact.rule, exact.where, exact.lost_ns)
+
+
+@pytest.mark.parametrize(("sampled", "found"), [(False, ["synchronise-in-loop"]), (True, [])])
+def test_launches_of_graphs_alone_are_not_all_launches_in_the_agent(
+    sampled: bool, found: list[str]
+) -> None:
+    """Graphs are always captured while they are rare, kernels in windows: how many a wait drains is not known."""
+    program = Program()
+    program.calls("cuGraphLaunch", 10, 600)
+    program.calls("cuStreamSynchronize", 20, 20, 100 * MS)
+    ends = [Calls(call("cuCtxSynchronize", start_ns=START_NS + at)) for at in (0, 10 * S - 1)]
+    options = AggregateOptions(window_ns=10 * S, sampled=sampled)
+    bundles, _ = run([START, *ends, *program.events, Watermark(START_NS + 10 * S)], options)
+    assert [finding.rule for finding in find(bundles)] == found
 
 
 def decoding(waits: int, probability_ppb: int) -> list[Bundle]:
