@@ -42,8 +42,9 @@ class Begins(NamedTuple):
 class _Device:
     """`told_ns`: everything before has been told. `rows`: executions that reach beyond it, and the one before.
 
-    `users`: processes that use it, and are captured; `all_users`: those that did so before too. `is_from_start`: the
-    first of them gave it nothing to do before they were captured.
+    `users`: processes that use it, and are captured; `all_users`: those that did so before too. `left_ns`: until when
+    those that have left were captured. `is_from_start`: the first of them gave it nothing to do before they were
+    captured.
     """
 
     told_ns: int
@@ -51,6 +52,7 @@ class _Device:
     carried: Carried = NOTHING
     users: set[ProcessKey] = field(default_factory=set)
     all_users: set[ProcessKey] = field(default_factory=set)
+    left_ns: int = 0
     is_from_start: bool = True
 
 
@@ -138,9 +140,12 @@ class Idleness:
         """A process is no longer captured; devices that no other one uses are told until then."""
         told = []
         for number, device in tuple(self._devices.items()):
-            device.users.discard(process)
+            if process in device.users:
+                device.users.discard(process)
+                # Whoever leaves last need not be the one that was captured for longest.
+                device.left_ns = max(device.left_ns, end_ns)
             if not device.users:
-                told.append(self._tell(number, device, _NONE, end_ns, is_last=True))
+                told.append(self._tell(number, device, _NONE, device.left_ns, is_last=True))
                 del self._devices[number]
         self._tidy(end_ns)
         return told
@@ -153,14 +158,18 @@ class Idleness:
         for name in names:
             is_new[1:] |= executions[name][1:] != executions[name][:-1]
         pairs = {tuple(row) for row in executions[list(names)][is_new].tolist()}
-        for number, tgid, start_ns in sorted(pairs):
+        users = []
+        for number, tgid, start_ns in pairs:
             process = ProcessKey(tgid, start_ns)
             begin_ns = begins.all_ns.get(process, FOREVER)
             if number != NO_DEVICE and begin_ns != FOREVER:
-                device = self._devices.setdefault(number, _Device(begin_ns))
-                device.is_from_start &= process not in begins.partial_ns
-                device.users.add(process)
-                device.all_users.add(process)
+                users.append((begin_ns, number, process))
+        # A device is known from when the first of its users is captured.
+        for begin_ns, number, process in sorted(users):
+            device = self._devices.setdefault(number, _Device(begin_ns))
+            device.is_from_start &= process not in begins.partial_ns
+            device.users.add(process)
+            device.all_users.add(process)
 
     def _tell(
         self,
