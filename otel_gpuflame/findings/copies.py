@@ -16,6 +16,9 @@ from otel_gpuflame.findings.model import Confidence, Loss, Rule
 
 SCALAR_BYTES: Final = 4_096
 """Copies from the device of so few bytes on average read results: what is lost is the synchronisation."""
+_SLOWEST_COPY: Final = 500_000_000
+"""Bytes a second. On an H200 copies of 4 KiB from the device to pageable memory are as slow, those of 64 KiB seven times
+as fast: what waits for longer waits mostly for the work before it."""
 _MIN_COPIES: Final = 10
 _MIN_SHARE: Final = 0.02
 _HELD_BACK_FOR: Final = 10
@@ -59,7 +62,9 @@ class Waiting:
     @property
     def is_copy(self) -> bool:
         """Whether data are moved here, rather than a result read or work awaited."""
-        return bool(self.copies) and not (self.reads_only and self.mean_bytes <= SCALAR_BYTES)
+        is_small = self.mean_bytes <= SCALAR_BYTES
+        is_late = self.copied_bytes * 1_000_000_000 < _SLOWEST_COPY * self.wait_ns
+        return bool(self.copies) and not (self.reads_only and (is_small or is_late))
 
 
 def waiting_places(facts: Facts) -> list[Waiting]:

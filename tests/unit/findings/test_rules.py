@@ -173,7 +173,7 @@ def copying(
         (copying("cuMemcpyHtoDAsync", 10, 20 * MS, 1 << 20), [("unpinned-copy", "high")]),
         (copying("cuMemcpyHtoDAsync", 9, 200 * MS, 1 << 20), []),
         (copying("cuMemcpyHtoDAsync", 10, 19 * MS, 1 << 20), []),
-        (copying("cuMemcpyDtoHAsync", 10, 20 * MS, 4_097), [("unpinned-copy", "high")]),
+        (copying("cuMemcpyDtoHAsync", 25_000, 8 * US, 4_097), [("unpinned-copy", "high")]),
         (copying("cuMemcpyDtoHAsync", 10, 50 * MS, 4_096), [("synchronise-in-loop", "medium")]),
         (copying("cuMemcpyHtoD", 10, 20 * MS, 1 << 20), [("unpinned-copy", "medium")]),
         (copying("cuMemcpyHtoDAsync", 10, 3 * US, 1 << 20, 20 * MS), [("unpinned-copy", "medium")]),
@@ -186,6 +186,24 @@ def test_copies_count_when_they_are_many_and_a_thread_waits_for_them(
 ) -> None:
     """Small ones from the device are reads of results; those on the device wait for nothing."""
     assert rules(program) == found
+
+
+@pytest.mark.parametrize(
+    ("size", "wait_ms", "found"),
+    [
+        (512 << 10, 20, "synchronise-in-loop"),
+        (9 << 20, 20, "synchronise-in-loop"),
+        (11 << 20, 20, "unpinned-copy"),
+    ],
+)
+def test_a_read_that_waits_for_what_came_before_is_no_slow_copy(
+    size: int, wait_ms: int, found: str
+) -> None:
+    """Logits of half a megabyte a token: to pin their memory would not make the token come sooner."""
+    program = Program()
+    program.calls("cuLaunchKernel", 10, 10_000)
+    program.calls("cuMemcpyDtoHAsync", 30, 400, wait_ms * MS, bytes=size)
+    assert [rule for rule, _ in rules(program)] == [found]
 
 
 def launching(idle_ns: int, launches: int = 10_000, execution_ns: int = 4 * US) -> Program:
