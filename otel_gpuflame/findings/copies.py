@@ -17,8 +17,8 @@ from otel_gpuflame.findings.model import Confidence, Loss, Rule
 SCALAR_BYTES: Final = 4_096
 """Copies from the device of so few bytes on average read results: what is lost is the synchronisation."""
 _SLOWEST_COPY: Final = 500_000_000
-"""Bytes a second. On an H200 copies of 4 KiB from the device to pageable memory are as slow, those of 64 KiB seven times
-as fast: what waits for longer waits mostly for the work before it."""
+"""Bytes a second. On an H200 copies of 4 KiB from the device to pageable memory are as slow, those of 64 KiB seven
+times as fast: what waits for longer waits mostly for the work before it."""
 _MIN_COPIES: Final = 10
 _MIN_SHARE: Final = 0.02
 _HELD_BACK_FOR: Final = 10

@@ -79,7 +79,7 @@ class Facts:
         """What devices could have worked in the window."""
         return self.window_ns * self.devices
 
-    def seen(self, count: int) -> int:
+    def seen(self, count: float) -> int:
         """How many of so many were seen; the others are estimated."""
         return round(count * self.probability)
 

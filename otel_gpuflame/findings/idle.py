@@ -61,7 +61,7 @@ def _repeated(
     return {
         function: (its, gaps[function])
         for function, its in lines.items()
-        if round(gaps[function]) >= _MIN_GAPS
+        if facts.seen(gaps[function]) >= _MIN_GAPS
     }
 
 

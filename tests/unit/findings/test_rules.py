@@ -465,6 +465,18 @@ def test_estimates_of_few_waits_are_left_out() -> None:
     assert find(decoding(9, 50_000_000)) == []
 
 
+@pytest.mark.parametrize(("probability", "found"), [(0.02, []), (0.03, ["input-bound"])])
+def test_what_a_window_saw_once_or_twice_does_not_happen_again_and_again(
+    probability: float, found: list[str]
+) -> None:
+    """A pause in a sampling window stands for a hundred, of which nobody saw any."""
+    program = Program()
+    program.launches(10, 90_000, 100 * US)
+    program.attribute(Measure.GPU_IDLE, S, 40, Leaf.OFF_CPU, gaps=100)
+    (bundle,) = program.bundles()
+    assert [finding.rule for finding in find([estimated(bundle, probability)])] == found
+
+
 def estimated(bundle: Bundle, probability: float) -> Bundle:
     """The bundle as an estimate: its launches are in another one."""
     launches = next(each for each in bundle.profiles if each.sample_type == GPU_LAUNCH)
