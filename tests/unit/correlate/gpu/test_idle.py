@@ -338,18 +338,27 @@ def test_what_a_thread_does_after_its_launch_lets_no_device_idle() -> None:
 
 
 def test_a_gap_is_the_threads_until_it_has_launched() -> None:
-    """Then the work waited for another device: launches take 10 µs at most until it begins."""
+    """Then the work waited for another device: launches take 50 µs at most until it begins."""
     scene = Scene()
     scene.run(1, 10, 20, 100)
     scene.run(2, 4 * MS, 10 * MS + 100, 11 * MS, stack_hash=9)
     scene.thread(Kind.OFF_CPU, 1 * MS, 3 * MS, stack_hash=8)
     scene.thread(Kind.OFF_CPU, 5 * MS, 9 * MS, stack_hash=8)
-    took = 4 * MS + 10_000
+    took = 4 * MS + 50_000
     assert by_stack(explain(scene, 20, 10 * MS + 100).rows) == {
         (OFF_CPU, 8): 2 * MS,
         (NO_SAMPLE, 9): took - 100 - 2 * MS,
         (LATENCY, 9): 10 * MS + 100 - took,
     }
+
+
+def test_launches_that_are_on_their_way_are_the_threads() -> None:
+    """A launch takes 40 µs here, and there is one every 20 µs: the thread is too slow, and not ahead."""
+    scene = Scene()
+    for name in range(1, 11):
+        start = 20_000 * name + 100_000
+        scene.run(name, start - 40_000, start, start + 4_000, stack_hash=9)
+    assert by_stack(explain(scene, 120_000, 300_000).rows) == {(NO_SAMPLE, 9): 9 * 16_000}
 
 
 def test_a_call_that_goes_on_has_not_launched_yet() -> None:
