@@ -63,7 +63,8 @@ def told_by_samples(
     """Rows for what is left of each span (`rest_ns`), and what its samples may still stand for.
 
     All that is left of a thread's gaps on a device is spread evenly over its samples in them, up to `SAMPLE_MAX_NS`
-    each; then over those of the second before, that had not been used up. The rest is [no sample].
+    each; then over those of the second before, of gaps as short as that, that had not been used up. The rest is
+    [no sample].
     """
     count = int(spans.pool[-1]) + 1 if len(spans.pool) else 0
     first = slices_of(spans.pool, count)[:-1]
@@ -101,7 +102,10 @@ def _by_fresh(spans: Spans, pools: _Pools, did: Did) -> tuple[Part, Carried, NDA
         device=pools.device[pool[told]],
         gaps=gaps_told(each[told], spans, span[told]),
     )
-    carried = Carried(did.calls.take(row), pools.device[pool], SAMPLE_MAX_NS - each)
+    # A longer gap has samples of its own: what they say of it, a pause that comes once, is not said of those after it.
+    length_ns = (spans.end_ns[span] - spans.start_ns[span]).astype(np.int64)
+    left_ns = np.where(length_ns < SAMPLE_MAX_NS, SAMPLE_MAX_NS - each, 0)
+    carried = Carried(did.calls.take(row), pools.device[pool], left_ns)
     return rows, carried, pools.left_ns - told_ns
 
 

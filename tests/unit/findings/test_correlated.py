@@ -225,6 +225,21 @@ def launch_bound() -> Recording:
     return recording
 
 
+def compiling_once() -> Recording:
+    """Kernels of 300 µs, 20 µs apart, and once 300 ms of Python between two of them."""
+    recording = Recording()
+    is_done = False
+    while recording.now < END_NS - 40 * MS:
+        recording.launch(300 * US)
+        recording.now = recording.free + 15 * US
+        if not is_done and recording.now > 500 * MS:
+            is_done, end = True, recording.now + 300 * MS
+            while recording.now < end:
+                recording.thread(Kind.CPU_SAMPLE, LOOP)
+                recording.now += 10_101_010
+    return recording
+
+
 def paused() -> Recording:
     """1,200 kernels of 4 µs, 6 µs apart, of which every 200th comes after 50 ms of which nothing is known."""
     recording = Recording(end_ns=450 * MS)
@@ -271,6 +286,11 @@ def test_a_copy_that_is_held_back_as_launches_are_is_not_of_pageable_memory() ->
     """Whatever is given to a full queue takes long; a pageable copy would wait for the whole queue."""
     (finding,) = back_pressure(copies_every=5).findings()
     assert (finding.rule, finding.place.line) == ("back-pressure-bound", TRAIN)
+
+
+def test_samples_of_a_pause_tell_nothing_of_the_gaps_after_it() -> None:
+    """Else what came once would have come a thousand times."""
+    assert compiling_once().findings() == []
 
 
 def test_long_gaps_without_samples_do_not_make_a_program_launch_bound() -> None:
