@@ -1,4 +1,4 @@
-"""All that is still to be measured on a device, in parts with a time limit each; a failing one leaves others alone.
+"""All that is measured on a device, in parts with a time limit each; a failing one leaves others alone.
 
     python -m tests.integration.gpu.device_session OUT [--only PART ...] [--limit-s SECONDS]   # root, a GPU, torch
     python -m tests.integration.gpu.device_session OUT --fake                                  # on doubles, no GPU
@@ -75,7 +75,7 @@ def parts_of(*, fake: bool) -> dict[str, Part]:
     parts = {
         "train": overhead("train", "train", 230, **agent),
         "decode": overhead("decode", "decode", 230, **agent),
-        "joins": Part(75, truths, (FOLDER, "host", "joins", *_FAKE[fake])),
+        "joins": Part(85, truths, (FOLDER, "host", "joins", *_FAKE[fake])),
         "train_gpu": overhead("train_gpu", "train", 120, **seen),
         "decode_gpu": overhead("decode_gpu", "decode", 120, **seen),
         "graph_gpu": overhead("graph_gpu", "graph", 165, **{**seen, "rare": 4 if fake else 40}),
@@ -94,9 +94,8 @@ def parts_of(*, fake: bool) -> dict[str, Part]:
 
 def _spans(name: str, *, fake: bool) -> Part:
     device = ("--device", "driver") if fake else ()
-    about_s = 40 if name == "train_spans" else 75
     arguments = (FOLDER, name, "--install", f"{FOLDER}/srv" if fake else "/srv", *device)
-    return Part(about_s, "tests.integration.gpu.spans_recorded", arguments)
+    return Part(30, "tests.integration.gpu.spans_recorded", arguments)
 
 
 class Session:
