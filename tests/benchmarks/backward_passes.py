@@ -39,11 +39,12 @@ class Subject:
 
     def __init__(self, image: Path, pid: int, library: Path) -> None:
         self._library = library
-        chosen, kernel_module.OBJECT = kernel_module.OBJECT, image
+        chosen = kernel_module.OBJECT
+        kernel_module.OBJECT = image  # type: ignore[misc]
         try:
             self.kernel = CaptureKernel()
         finally:
-            kernel_module.OBJECT = chosen
+            kernel_module.OBJECT = chosen  # type: ignore[misc]
         # It probes no library by itself.
         self._targets = Targets(self.kernel, Attachments(self.kernel.uprobes, in_windows=False))
         self._targets.add(pid, time.monotonic_ns())

@@ -26,6 +26,7 @@ from typing import Final
 
 import numpy as np
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.context.contextvars_context import ContextVarsRuntimeContext as Runtime
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 
@@ -58,15 +59,15 @@ class Switch(SpanProcessor):
         self._of_context["run"] = run
         ctypes.pythonapi.PyType_Modified(ctypes.py_object(contextvars.Context))
 
-    def on_start(self, span: Span, parent_context: contextvars.Context | None = None) -> None:
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """As the SDK calls it."""
         if self._is_on:
-            self._processor.on_start(span, parent_context)  # type: ignore[arg-type]
+            self._processor.on_start(span, parent_context)
 
     def on_end(self, span: ReadableSpan) -> None:
         """As the SDK calls it."""
         if self._is_on:
-            self._processor.on_end(span)
+            self._processor.on_end(span)  # type: ignore[arg-type]
 
 
 def start_service(switch: Switch) -> int:
@@ -75,9 +76,10 @@ def start_service(switch: Switch) -> int:
     provider.add_span_processor(switch)
     trace.set_tracer_provider(provider)
     sys.path.append(str(_INFERENCE))
-    from driver_model import DriverModel  # noqa: PLC0415 - of the example, which is no package
-    from serve import Service  # noqa: PLC0415
-    from worker import Worker  # noqa: PLC0415
+    # Of the example, which is no package.
+    from driver_model import DriverModel  # type: ignore[import-not-found]  # noqa: PLC0415
+    from serve import Service  # type: ignore[import-not-found]  # noqa: PLC0415
+    from worker import Worker  # type: ignore[import-not-found]  # noqa: PLC0415
 
     worker = Worker(DriverModel())
     worker.start()

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
 
 from otel_gpuflame.symbolize.demangle import Demangler
 from otel_gpuflame.symbolize.elf import FileBytes
@@ -59,6 +60,7 @@ def drawn(path: Path, count: int) -> list[int]:
     """Distinct addresses of code, all equally likely."""
     with path.open("rb") as file:
         text = ELFFile(file).get_section_by_name(".text")
+        assert text is not None, f"{path} has no code"
         begin, size = text["sh_addr"], text["sh_size"]
     return [begin + offset for offset in random.Random(1).sample(range(size), count)]
 
@@ -122,6 +124,7 @@ def _functions(path: Path) -> Iterator[tuple[int, int, str]]:
     with path.open("rb") as file:
         elf = ELFFile(file)
         table = elf.get_section_by_name(".symtab") or elf.get_section_by_name(".dynsym")
+        assert isinstance(table, SymbolTableSection), f"{path} has no symbols"
         for symbol in table.iter_symbols():
             if symbol["st_info"]["type"] == "STT_FUNC" and symbol["st_shndx"] != "SHN_UNDEF":
                 yield symbol["st_value"], symbol["st_size"], symbol.name

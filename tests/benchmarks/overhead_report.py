@@ -163,26 +163,28 @@ def _steady(
     units = (len(rare.losses), len(window.losses), len(switching_ns), len(system_calls))
     if choice is None or min(units) < MIN_UNITS:
         return None
-    parts = {
-        "system_calls": system_calls,
-        "switching_ns": switching_ns,
-        "duty": choice.duty,
-        "stratum_ns": _stratum_ns(choice, record_stall_ns),
-    }
+    stratum_ns = _stratum_ns(choice, record_stall_ns)
     by_rate = Decomposition(
-        rare=Term(_adjusted(rare)), window=partial(Term, _adjusted(window)), **parts
+        rare=Term(_adjusted(rare)),
+        window=partial(Term, _adjusted(window)),
+        system_calls=system_calls,
+        switching_ns=switching_ns,
+        duty=choice.duty,
+        stratum_ns=stratum_ns,
     )
-    by_middle = Decomposition(
-        rare=MiddleTerm(_adjusted(rare)), window=partial(MiddleTerm, _adjusted(window)), **parts
+    by_middle = replace(
+        by_rate,
+        rare=MiddleTerm(_adjusted(rare)),
+        window=partial(MiddleTerm, _adjusted(window)),
     )
-    by_step = Decomposition(
+    by_step = replace(
+        by_rate,
         rare=TypicalTerm(rare.on_steps, rare.off_steps),
         window=partial(TypicalTerm, window.on_steps, window.off_steps),
-        **parts,
     )
     return {
         "duty": choice.duty,
-        "stratum_s": parts["stratum_ns"] / 1e9,
+        "stratum_s": stratum_ns / 1e9,
         "rate": _verdict(by_rate.loss().as_ratio()),
         "middle": _verdict(by_middle.loss(draws=_TYPICAL_DRAWS).as_ratio()),
         "typical": _verdict(by_step.loss(draws=_TYPICAL_DRAWS).as_ratio()),

@@ -101,7 +101,8 @@ class MiddleTerm:
     def _of(self, drawn: Samples) -> Samples:
         outer = int(OUTER * drawn.shape[1])
         middle = np.sort(drawn, axis=1)[:, outer : drawn.shape[1] - outer].mean(axis=1)
-        return self.weight * -np.expm1(-middle)
+        lost: Samples = self.weight * -np.expm1(-middle)
+        return lost
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class Publication:
 
     def __init__(self) -> None:
         self._without = Runtime.attach, Runtime.detach, contextvars.Context.run
-        self._with: tuple[object, ...] | None = None
+        self._with: tuple[Any, Any, Any] | None = None
         self._processors: tuple[object, ...] = ()
         (self._methods_of_context,) = gc.get_referents(contextvars.Context.__dict__)
 
@@ -42,8 +42,9 @@ class Publication:
             self._processors = processors._span_processors
             if self._with == self._without or not self._processors:
                 sys.exit("span publication is off: make -C otel_gpuflame/native")
-        methods = self._with if on else self._without
-        Runtime.attach, Runtime.detach, self._methods_of_context["run"] = methods
+        attach, detach, run = self._with if on else self._without
+        Runtime.attach, Runtime.detach = attach, detach  # type: ignore[method-assign]
+        self._methods_of_context["run"] = run
         ctypes.pythonapi.PyType_Modified(ctypes.py_object(contextvars.Context))
         processors._span_processors = self._processors if on else ()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -114,15 +115,15 @@ def test_terms_are_added_with_their_weights() -> None:
 
 def test_full_capture_pays_for_no_switching_and_none_for_no_window() -> None:
     """At duty 1 nothing is switched; at duty 0 only what is always on costs."""
-    parts = {
-        "rare": Term(np.full(6, loss_of_unit(1.0, 0.99, 0.99, 1.0))),
-        "window": partial(Term, np.full(6, loss_of_unit(1.0, 0.8, 0.8, 1.0))),
-        "system_calls": np.full(6, 0.001),
-        "switching_ns": np.full(6, 1e9),
-    }
-    full = Decomposition(**parts, duty=1.0, stratum_ns=10e9).loss()
-    none = Decomposition(**parts, duty=0.0, stratum_ns=10e9).loss()
-    half = Decomposition(**parts, duty=0.5, stratum_ns=10e9).loss()
+    parts = Decomposition(
+        rare=Term(np.full(6, loss_of_unit(1.0, 0.99, 0.99, 1.0))),
+        window=partial(Term, np.full(6, loss_of_unit(1.0, 0.8, 0.8, 1.0))),
+        system_calls=np.full(6, 0.001),
+        switching_ns=np.full(6, 1e9),
+        duty=1.0,
+        stratum_ns=10e9,
+    )
+    full, none, half = (replace(parts, duty=duty).loss() for duty in (1.0, 0.0, 0.5))
     assert full.value == pytest.approx(0.011 + 0.2)
     assert none.value == pytest.approx(0.011)
     assert half.value == pytest.approx(0.011 + 0.1 + 0.1)

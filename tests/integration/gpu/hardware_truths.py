@@ -77,7 +77,7 @@ class Part:
         """
         capture = self.work / f"{name}.ogfcap"
         command = [sys.executable, "-m", "otel_gpuflame", "record", "-q", "-o", str(capture), "--"]
-        return self.run(name, [*command, sys.executable, "-m", *program], **variables)
+        return self.run(name, [*command, sys.executable, "-m", *program], ONE_S, **variables)
 
     def run(
         self, name: str, command: Sequence[str], limit_s: float = ONE_S, **variables: str

@@ -87,7 +87,8 @@ class Recording:
         rows = self.metrics[self.metrics["device"] == self.device]
         rows = rows[rows["metric"] == DeviceMetric.GRAPHICS_ACTIVE]
         begins_ns = rows["time_ns"] - rows["interval_ns"]
-        return rows[(begins_ns >= start_ns) & (rows["time_ns"] <= end_ns)]
+        chosen: Rows = rows[(begins_ns >= start_ns) & (rows["time_ns"] <= end_ns)]
+        return chosen
 
     def busy_ns(self, start_ns: int, end_ns: int) -> int:
         """Nanoseconds between two times in which the device executed something."""

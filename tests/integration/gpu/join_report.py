@@ -97,15 +97,13 @@ def report_joins(name: str, capture: Path, since_ns: int) -> dict[str, Any]:
         "node_executions_under_their_captured_launch": sum(
             n for text, n in remarks.items() if "under a captured launch" in text
         ),
-        "windows": Counter(e.incomplete or "complete" for e in events if _is_end(e)),
+        "windows": Counter(
+            e.incomplete or "complete" for e in events if isinstance(e, ExecutionsEnd)
+        ),
         "remarks": remarks,
         "accounts": books,
         "capture_bytes": capture.stat().st_size,
     }
-
-
-def _is_end(event: Event) -> bool:
-    return isinstance(event, ExecutionsEnd)
 
 
 def report_profiler(capture: Path, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

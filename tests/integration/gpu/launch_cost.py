@@ -59,7 +59,8 @@ def measure(program: Path, library: Path | None, **settings: str) -> dict[str, f
 def run(pairs: int) -> dict[str, Any]:
     """All pairs, and a program that ends in a window."""
     program = build()
-    without, dormant = [], []
+    without: list[dict[str, Any]] = []
+    dormant: list[dict[str, Any]] = []
     for number in range(pairs):
         # One has a warm machine, the other has not: in turns.
         order = (None, LIBRARY) if number % 2 else (LIBRARY, None)

@@ -86,11 +86,12 @@ def _launches(capture: Path, spans: Sequence[ReadableSpan], wrong: list[str]) ->
     linked = (rows["flags"] & wire.CallFlag.HAS_SPAN) != 0
     since = times_ns >= (served[0].start_time or 0)
     far_ns, stray = _distances(times_ns[linked], rows["span_id"][linked], work)
+    serving, serving_on_a_span = int(since.sum()), int((since & linked).sum())
     figures = {
         "all": len(rows),
         "on_a_span": int(linked.sum()),
-        "while_serving": int(since.sum()),
-        "while_serving_on_a_span": int((since & linked).sum()),
+        "while_serving": serving,
+        "while_serving_on_a_span": serving_on_a_span,
         "on_a_span_of_no_work": stray,
         "outside_their_span": int((far_ns > 0).sum()),
         "farthest_outside_ns": int(far_ns.max(initial=0)),
@@ -98,7 +99,7 @@ def _launches(capture: Path, spans: Sequence[ReadableSpan], wrong: list[str]) ->
     }
     if (far_ns > _TOLERANCE_NS).any() or stray:
         wrong.append(f"launches on a span that they were not made in: {figures}")
-    if figures["while_serving_on_a_span"] < _MIN_SHARE_ON_SPANS * figures["while_serving"]:
+    if serving_on_a_span < _MIN_SHARE_ON_SPANS * serving:
         wrong.append(f"too few launches on a span: {figures}")
     return figures
 

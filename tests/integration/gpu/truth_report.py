@@ -131,7 +131,9 @@ def _compared(
         for line in lines_of(other)
     }
     most = max(
-        (place for place in by_place if place not in of_others), key=by_place.get, default=""
+        (place for place in by_place if place not in of_others),
+        key=lambda place: by_place[place],
+        default="",
     )
     return {
         "truth": name,
